@@ -1,0 +1,1 @@
+"""Paceline for agents: clients, the LiteLLM provider and the reference repair agent."""
