@@ -1,6 +1,7 @@
 """Generate `runtime/paceline/v1` from `proto/`: messages, stubs and types. `--check` fails on any difference."""
 
 import filecmp
+import os
 import shutil
 import sys
 import tempfile
@@ -17,12 +18,13 @@ INIT = '"""Generated from proto/paceline/v1 by scripts/gen_protos.py; do not edi
 
 def generate(out: Path) -> None:
     """Write the generated package below `out`."""
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # protoc-gen-mypy
     protos = sorted(str(path) for path in PROTO.rglob("*.proto"))
     services = [path for path in protos if path.endswith("_service.proto")]
     base = ["protoc", f"-I{PROTO}", f"-I{files('grpc_tools') / '_proto'}"]
     runs = [
         [*base, f"--python_out={out}", f"--mypy_out={out}", *protos],
-        [*base, f"--grpc_python_out={out}", f"--mypy_grpc_out=only_async:{out}", *services],
+        [*base, f"--grpc_python_out={out}", f"--mypy_grpc_out={out}", *services],
     ]
     for arguments in runs:
         if protoc.main(arguments) != 0:
