@@ -1,0 +1,83 @@
+"""The engine port: what Paceline asks of one replica."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.workflow.model import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One dispatch.
+
+    `prompt_json` is the prompt's token ids as the text of a JSON array: it is kept per transcript and
+    extended, so that a long context is never serialised again.
+    """
+
+    request_id: str
+    prompt_json: bytes
+    prompt_tokens: int
+    max_tokens: int
+    sampling: Sampling
+    stop_token_ids: tuple[int, ...]
+    cache_salt: str
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """Newly generated ids; speculation puts several into one chunk."""
+
+    token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationEnd:
+    """The engine's last word. None: the server does not report it."""
+
+    finish_reason: str
+    """`stop`, `length` or `abort`."""
+    prompt_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    cache_writes: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    draft_steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What a probe found out about a server."""
+
+    version: str
+    model: str
+    max_model_len: int
+    block_size: int | None
+    reports_cached_tokens: bool
+    reports_speculation: bool
+    emulated: bool = False
+
+
+class Engine(Protocol):
+    """One replica. Errors: `EngineLost` (connection or stream broke), `EngineRefused` (4xx), both from
+    `paceline.errors`; nothing else leaves an implementation."""
+
+    async def probe(self) -> EngineInfo:
+        """Find out what the server is. Raises `EngineUnavailable` while it does not answer."""
+        ...
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk | GenerationEnd]:
+        """Stream the ids of one request, then one `GenerationEnd`. Closing the iterator aborts the request."""
+        ...
+
+    async def healthy(self) -> bool:
+        """Whether the server answers its health check within 2 s."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...

@@ -1,0 +1,292 @@
+"""The words of the domain as frozen types. Times are UTC-aware datetimes, durations seconds, money nano-USD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Role(StrEnum):
+    """Who speaks in a message."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool; `arguments_json` is exactly what was generated."""
+
+    tool_call_id: str
+    tool_name: str
+    arguments_json: str
+    defect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation."""
+
+    role: Role
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    tool_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that the model may call; `parameters_json` is a JSON Schema as text."""
+
+    tool_name: str
+    description: str = ""
+    parameters_json: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling parameters; None falls back to the next default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    max_output_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+    def over(self, base: Sampling) -> Sampling:
+        """Return these parameters with `base` filling the gaps."""
+        return Sampling(
+            temperature=self.temperature if self.temperature is not None else base.temperature,
+            top_p=self.top_p if self.top_p is not None else base.top_p,
+            top_k=self.top_k if self.top_k is not None else base.top_k,
+            seed=self.seed if self.seed is not None else base.seed,
+            max_output_tokens=(
+                self.max_output_tokens if self.max_output_tokens is not None else base.max_output_tokens
+            ),
+            stop=self.stop or base.stop,
+        )
+
+
+class UsageSource(StrEnum):
+    """Where a count comes from."""
+
+    ENGINE = "engine"
+    STREAM = "stream"
+    CHECKPOINT = "checkpoint"
+    PREDICTED = "predicted"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Disjoint token counts; None means not reported, never 0."""
+
+    uncached_prompt: int | None = None
+    cached_prompt: int | None = None
+    cache_writes: int | None = None
+    output: int | None = None
+    reasoning: int | None = None
+    prompt_source: UsageSource | None = None
+    output_source: UsageSource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What speculation did; None means not reported."""
+
+    profile: str = ""
+    drafted: int | None = None
+    accepted: int | None = None
+    mean_acceptance_length: float | None = None
+
+
+class ReuseBreak(StrEnum):
+    """Why the context was not continued, or not cached, in full."""
+
+    EDITED_HISTORY = "edited_history"
+    TOOLS_CHANGED = "tools_changed"
+    SYSTEM_CHANGED = "system_changed"
+    TEMPLATE_CHANGED = "template_changed"
+    TOKENIZER_CHANGED = "tokenizer_changed"
+    EVICTED = "evicted"
+    MOVED = "moved"
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Token counts of one prompt: carried from the parent as ids, and rendered for this step."""
+
+    prompt_tokens: int
+    carried_tokens: int
+    rendered_tokens: int
+    break_reason: ReuseBreak | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds, monotonic: arrival to dispatch, dispatch to first token, first to last token, arrival to end."""
+
+    queue: float
+    first_token: float | None
+    decode: float | None
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Nano-USD. `infrastructure` is provisional."""
+
+    list_nanos: int | None = None
+    infrastructure_nanos: int | None = None
+    price_name: str = ""
+    example_price: bool = False
+
+
+class FinishReason(StrEnum):
+    """Why the generation ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+
+
+class StepState(StrEnum):
+    """Where a step is in its life."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen."""
+        return self in {StepState.FINISHED, StepState.FAILED, StepState.CANCELLED}
+
+
+class OutcomeKind(StrEnum):
+    """How a workflow ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ABANDONED = "abandoned"
+    UNKNOWN = "unknown"
+
+
+class OutcomeSource(StrEnum):
+    """Who says how a workflow ended."""
+
+    CLIENT = "client"
+    CHECK_COMMAND = "check_command"
+    CI = "ci"
+    PERSON = "person"
+    RUNTIME = "runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a workflow."""
+
+    kind: OutcomeKind
+    source: OutcomeSource
+    check_exit_code: int | None = None
+    note: str = ""
+    set_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits of one workflow; None does not limit."""
+
+    list_nanos: int | None = None
+    tokens: int | None = None
+    steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """One coding task."""
+
+    workflow_id: str
+    tenant: str
+    model: str
+    system: str = ""
+    tools: tuple[Tool, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+    labels: dict[str, str] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
+    parent_workflow_id: str | None = None
+    forked_step_id: str | None = None
+    head_step_id: str | None = None
+    replica: str | None = None
+    """The placement binding: name of the replica that holds the prefix of the head."""
+    outcome: Outcome | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """What one step added to the transcript, as token ids. A prompt is the parent's whole context + `rendered`.
+
+    `carried` says how many ids of the parent's whole context (its prompt and its generated ids) the prompt
+    keeps; it is all of them unless a fork cut into the history, and 0 for a first step.
+    `tokenizer_hash` and `template_hash` bind the ids to what made them.
+    """
+
+    carried: int
+    rendered: bytes
+    """uint32 little-endian ids of template output."""
+    generated: bytes
+    """uint32 little-endian ids as the engine emitted them."""
+    tokenizer_hash: str
+    template_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model call, as the ledger keeps it. `segments` and `output` are set when it is finished."""
+
+    step_id: str
+    workflow_id: str
+    tenant: str
+    request_id: str
+    request_hash: str
+    state: StepState
+    input: tuple[Message, ...]
+    system: str = ""
+    tools: tuple[Tool, ...] = ()
+    """The tools and system prompt in force, to see a change at the next step."""
+    parent_step_id: str | None = None
+    output: Message | None = None
+    malformed_tool_calls: int = 0
+    segments: Segments | None = None
+    finish_reason: FinishReason | None = None
+    usage: Usage = field(default_factory=Usage)
+    reuse: Reuse | None = None
+    speculation: Speculation = field(default_factory=Speculation)
+    timings: Timings | None = None
+    cost: Cost = field(default_factory=Cost)
+    attempt_count: int = 0
+    error_reason: str = ""
+    error_message: str = ""
+    replica: str = ""
+    runtime_id: str = ""
+    created_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page of a list; `next_token` is empty on the last."""
+
+    items: list[T]
+    next_token: str = ""

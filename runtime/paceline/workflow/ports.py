@@ -1,0 +1,182 @@
+"""What the use case needs from outside, as Protocols. The ledger implements `Ledger`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from paceline.workflow.model import (
+    Cost,
+    FinishReason,
+    Message,
+    Outcome,
+    Page,
+    Reuse,
+    Segments,
+    Speculation,
+    Step,
+    StepState,
+    Timings,
+    Usage,
+    Workflow,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A step's worst case: the whole prompt as if uncached plus the most output, at list prices."""
+
+    list_nanos: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewAttempt:
+    """One dispatch, durable before it happens. `number` counts from 1 within the step."""
+
+    attempt_id: str
+    step_id: str
+    workflow_id: str
+    number: int
+    replica: str
+    runtime_id: str
+    prompt_tokens: int
+    speculation_profile: str
+    dispatched_at: datetime
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptCheckpoint:
+    """What is known of a running attempt; written each second, read only if its runtime dies."""
+
+    attempt_id: str
+    usage: Usage
+    speculation: Speculation
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """The end of an attempt and of its step, committed together.
+
+    For a finished step: `output`, `segments`, `finish_reason` and `reuse` are set, the head of the workflow moves
+    to the step and its binding to `replica`. Otherwise `error_reason` is set and nothing is appended.
+    The reservation of the attempt is released and the real cost and tokens are added to the workflow's spend.
+    """
+
+    attempt_id: str
+    step_id: str
+    workflow_id: str
+    state: StepState
+    usage: Usage
+    speculation: Speculation
+    timings: Timings
+    cost: Cost
+    replica: str
+    ended_at: datetime
+    accelerator_seconds: float = 0.0
+    """Seconds of the replica's time, shared equally with the steps that ran beside it."""
+    output: Message | None = None
+    malformed_tool_calls: int = 0
+    segments: Segments | None = None
+    finish_reason: FinishReason | None = None
+    reuse: Reuse | None = None
+    error_reason: str = ""
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowFilter:
+    """Which workflows to list."""
+
+    labels: dict[str, str] = field(default_factory=dict)
+    open_only: bool = False
+
+
+class Ledger(Protocol):
+    """Durable workflows, steps and attempts. Every awaited write is committed when it returns.
+
+    Errors: the `*NotFound`, `*Exists`, `WorkflowFinished`, `RequestIdReused`, `BudgetExceeded` of
+    `paceline.errors`, and `LedgerUnavailable` when the database does not take the write in time. Everything is
+    scoped by tenant: another tenant's id is not found.
+    """
+
+    async def create_workflow(self, workflow: Workflow, request_hash: str) -> Workflow:
+        """Insert; an existing id with the same hash returns the stored one, else `WorkflowExists`."""
+        ...
+
+    async def get_workflow(self, tenant: str, workflow_id: str) -> Workflow:
+        """Return one workflow."""
+        ...
+
+    async def list_workflows(
+        self, tenant: str, where: WorkflowFilter, page_size: int, page_token: str
+    ) -> Page[Workflow]:
+        """Newest first. A malformed token raises `InvalidArgument`."""
+        ...
+
+    async def finish_workflow(self, tenant: str, workflow_id: str, outcome: Outcome) -> Workflow:
+        """Set the outcome, keeping every earlier one in the audit table."""
+        ...
+
+    async def find_step(self, tenant: str, request_id: str) -> Step | None:
+        """The step with this idempotency key, if any."""
+        ...
+
+    async def get_step(self, tenant: str, step_id: str) -> Step:
+        """Return one step."""
+        ...
+
+    async def list_steps(self, tenant: str, workflow_id: str, page_size: int, page_token: str) -> Page[Step]:
+        """Oldest first."""
+        ...
+
+    async def load_chain(self, tenant: str, step_id: str) -> list[Step]:
+        """The step and its ancestors, root first, across forks."""
+        ...
+
+    async def open_step(self, step: Step, attempt: NewAttempt | None) -> None:
+        """Insert a new step, QUEUED without an attempt and RUNNING with one. The attempt's reservation and the
+        step count are checked against the workflow's budget (`BudgetExceeded`), the workflow must be open
+        (`WorkflowFinished`), and (tenant, request_id) must be new (`RequestIdReused`)."""
+        ...
+
+    async def open_attempt(self, attempt: NewAttempt) -> None:
+        """Insert an attempt for a known step, which becomes RUNNING under `attempt.runtime_id`: after queueing, or
+        because the step runs again. Budget and workflow are checked as in `open_step`."""
+        ...
+
+    async def requeue_step(self, step_id: str, runtime_id: str) -> bool:
+        """Take over an ended, retryable step for another attempt (state QUEUED). False if another took it."""
+        ...
+
+    async def close_attempt(self, end: AttemptEnd) -> None:
+        """Close an attempt and its step. Idempotent: a closed attempt is left as it is."""
+        ...
+
+    async def close_queued(self, step_id: str, state: StepState, error_reason: str, error_message: str) -> None:
+        """Close a step that never got an attempt."""
+        ...
+
+    async def checkpoint(self, checkpoints: list[AttemptCheckpoint]) -> None:
+        """Note the progress of running attempts."""
+        ...
+
+    async def register_runtime(self, runtime_id: str, host: str, pid: int, lease_seconds: float) -> None:
+        """Insert this runtime with its lease."""
+        ...
+
+    async def renew_lease(self, runtime_id: str, lease_seconds: float) -> None:
+        """Extend this runtime's lease."""
+        ...
+
+    async def close_orphans(self, runtime_id: str) -> int:
+        """Close the attempts and steps of runtimes whose lease expired with what their last checkpoint knew,
+        as FAILED / RUNTIME_LOST; returns how many. On SQLite every other runtime is dead, by the file lock."""
+        ...
+
+    async def close_idle(self, idle_seconds: float) -> int:
+        """Close workflows without activity for so long as UNKNOWN / RUNTIME; returns how many."""
+        ...
