@@ -86,7 +86,7 @@ class Model(_Section):
     """One model that clients can name."""
 
     path: str
-    """How long a runtime is believed alive after its last sign of life, in seconds."""
+    """Folder or hub id whose tokenizer and chat template are read. `emulated` is built in, needs no files."""
     template: Path | None = None
     """Chat template file that replaces the model's own."""
     sampling_temperature: Annotated[float, Field(ge=0, le=2)] | None = None
