@@ -1,0 +1,179 @@
+"""The replicas at work: admission with waiting callers, engine ports, and shared accelerator time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from paceline.engines.base import Engine, EngineInfo
+from paceline.errors import EngineUnavailable, QueueFull
+from paceline.routing.admission import Admission, Waiter
+from paceline.routing.placement import ReplicaLoad, ReplicaPhase
+from paceline.workflow.events import Phase
+from paceline.workflow.shares import SharedTime
+
+KEEPALIVE_SECONDS = 10.0
+"""A waiting step says so at least this often."""
+
+
+@dataclass(slots=True)
+class Replica:
+    """One engine with what the runtime knows about it. `info` is set by the monitor once the engine answered."""
+
+    load: ReplicaLoad
+    engine: Engine
+    instance_type: str = ""
+    speculation_profile: str = ""
+    info: EngineInfo | None = None
+    detail: str = ""
+    """What a starting engine is doing, or why it is down."""
+    time: SharedTime = field(default_factory=SharedTime)
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self.load.name
+
+
+@dataclass(eq=False, slots=True)
+class _Seat:
+    waiter: Waiter
+    granted: asyncio.Future[ReplicaLoad]
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A step waits: for which phase, and behind how many others."""
+
+    phase: Phase
+    position: int
+
+
+class Replicas:
+    """All replicas. Waiting callers are woken when their position or an engine's phase changes."""
+
+    def __init__(self, max_queued: int) -> None:
+        self._admission = Admission()
+        self._replicas: dict[str, Replica] = {}
+        self._seats: dict[Waiter, _Seat] = {}
+        self._max_queued = max_queued
+
+    def add(self, replica: Replica) -> None:
+        """Register a replica."""
+        self._replicas[replica.name] = replica
+        self._admission.add(replica.load)
+
+    def all(self) -> list[Replica]:
+        """Every replica, in the order of the configuration."""
+        return list(self._replicas.values())
+
+    def queued(self) -> int:
+        """How many steps wait for a place."""
+        return len(self._seats)
+
+    def set_phase(self, name: str, phase: ReplicaPhase, detail: str = "") -> None:
+        """Note what happened to an engine."""
+        self._replicas[name].detail = detail
+        self._grant(self._admission.set_phase(name, phase))
+
+    def context_limit(self, model: str) -> int | None:
+        """Longest context in tokens that every known replica of the model takes; None while none is known."""
+        limits = [r.info.max_model_len for r in self._replicas.values() if r.load.model == model and r.info]
+        return min(limits, default=None)
+
+    @asynccontextmanager
+    async def place(
+        self,
+        tenant: str,
+        model: str,
+        bound: str | None,
+        on_queued: Callable[[], Awaitable[None]],
+        on_wait: Callable[[Waiting], None],
+    ) -> AsyncIterator[Replica]:
+        """Hold a place on a replica while the block runs.
+
+        A step that has to wait first awaits `on_queued`, then calls `on_wait` at each change and every 10 s.
+        Raises `EngineUnavailable` when every replica of the model is down, `QueueFull` when too many wait.
+        """
+        waiter = Waiter(tenant, model, bound)
+        load = self._admission.request(waiter) or await self._wait(waiter, on_queued, on_wait)
+        try:
+            yield self._replicas[load.name]
+        finally:
+            self._grant(self._admission.release(load.name))
+
+    async def _wait(
+        self, waiter: Waiter, on_queued: Callable[[], Awaitable[None]], on_wait: Callable[[Waiting], None]
+    ) -> ReplicaLoad:
+        seat = _Seat(waiter, asyncio.get_running_loop().create_future())
+        self._seats[waiter] = seat
+        try:
+            self._check_room()
+            self._waiting(waiter)
+            await on_queued()
+            while not seat.granted.done():
+                seat.changed.clear()
+                on_wait(self._waiting(waiter))
+                await self._change(seat)
+            return seat.granted.result()
+        except BaseException:
+            self._give_up(seat)
+            raise
+        finally:
+            self._seats.pop(waiter, None)
+
+    def _check_room(self) -> None:
+        if len(self._seats) > self._max_queued:
+            raise QueueFull(f"{self._max_queued} steps are waiting already; try again later")
+
+    def _waiting(self, waiter: Waiter) -> Waiting:
+        phase = self._admission.phase_of(waiter.model)
+        if phase in {None, ReplicaPhase.DOWN}:
+            details = "; ".join(
+                f"{r.name}: {r.detail or 'down'}" for r in self._replicas.values() if r.load.model == waiter.model
+            )
+            raise EngineUnavailable(f"no replica of {waiter.model} is up ({details or 'none configured'})")
+        starting = phase is ReplicaPhase.STARTING
+        return Waiting(Phase.ENGINE_STARTING if starting else Phase.QUEUED, self._admission.position(waiter))
+
+    async def _change(self, seat: _Seat) -> None:
+        try:
+            async with asyncio.timeout(KEEPALIVE_SECONDS):
+                await seat.changed.wait()
+        except TimeoutError:
+            return
+
+    def _grant(self, admitted: list[tuple[Waiter, ReplicaLoad]]) -> None:
+        for waiter, load in admitted:
+            self._seats[waiter].granted.set_result(load)
+        for seat in self._seats.values():
+            seat.changed.set()
+
+    def _give_up(self, seat: _Seat) -> None:
+        if seat.granted.done():
+            self._grant(self._admission.release(seat.granted.result().name))
+        else:
+            self._admission.withdraw(seat.waiter)
+
+
+class AcceleratorShare:
+    """The share of a replica's time that one attempt has taken, in seconds."""
+
+    def __init__(self, time_: SharedTime) -> None:
+        self._time = time_
+        self._mark = time_.enter(time.monotonic())
+        self._final: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The share so far, or the final one."""
+        return self._final if self._final is not None else self._time.peek(time.monotonic(), self._mark)
+
+    def stop(self) -> None:
+        """End the attempt; further calls change nothing."""
+        if self._final is None:
+            self._final = self._time.leave(time.monotonic(), self._mark)
