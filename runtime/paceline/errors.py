@@ -20,6 +20,9 @@ class PacelineError(Exception):
     def __init__(self, message: str | None = None, **metadata: object) -> None:
         self.message = message or (type(self).__doc__ or "").splitlines()[0]
         self.metadata = {key: str(value) for key, value in metadata.items()}
+        self.failure: object | None = None
+        """What a step had used when it failed after its dispatch: `paceline.workflow.events.StepFailureInfo` in the
+        server, `paceline.v1` `StepFailure` in the client."""
         super().__init__(self.message)
 
 

@@ -74,3 +74,12 @@ class Finished:
 
 
 Event = Started | Progress | ReasoningDelta | TextDelta | ToolCallEvent | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailureInfo:
+    """What a step had used when it failed after its dispatch; travels in `PacelineError.failure`."""
+
+    step_id: str
+    usage: Usage
+    cost: Cost

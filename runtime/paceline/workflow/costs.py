@@ -1,0 +1,43 @@
+"""What a cost query asks and answers. Money in nano-USD, times UTC-aware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CostFilter:
+    """Which workflows to count; all conditions apply together. `created_from` is included, `created_to` is not."""
+
+    created_from: datetime | None = None
+    created_to: datetime | None = None
+    models: tuple[str, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CostSummary:
+    """Sums over a set of steps. Tokens and `list_nanos` count each answer once; what further attempts of the same
+    steps cost is `retry_nanos`, a part of `list_nanos`."""
+
+    group: tuple[str, ...] = ()
+    """Values of the group keys, in their order; empty text where a workflow has none."""
+    workflows: int = 0
+    succeeded_workflows: int = 0
+    known_outcome_workflows: int = 0
+    steps: int = 0
+    attempts: int = 0
+    uncached_prompt: int = 0
+    cached_prompt: int = 0
+    output: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    unreported_attempts: int = 0
+    """Attempts without full usage: the sums do not contain what they did not report."""
+    list_nanos: int = 0
+    retry_nanos: int = 0
+    infrastructure_nanos: int = 0
+    cost_per_success_nanos: int | None = None
+    """None without a success."""
+    example_price: bool = False
