@@ -66,16 +66,18 @@ class Message(_message.Message):
     role: Global___Role.ValueType
     """Who speaks."""
     content: _builtins.str
-    """The text. May be empty only for an assistant message that has tool calls."""
+    """The text. Not empty for ROLE_SYSTEM and ROLE_USER; a tool can return nothing, and a model can say nothing."""
     reasoning: _builtins.str
     """Reasoning of an assistant message, where the model family has it."""
     tool_call_id: _builtins.str
-    """For ROLE_TOOL: the id of the call that this message answers. May be empty when only one call is open."""
+    """For ROLE_TOOL: the id of the call that this message answers, one of the latest assistant message. May be
+    empty when that has only one call.
+    """
     tool_name: _builtins.str
     """For ROLE_TOOL: the name of the tool, for templates that print it."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
-        """Tool calls of an assistant message, in order."""
+        """Tool calls of an assistant message, in order; their ids differ."""
 
     def __init__(
         self,
@@ -143,7 +145,9 @@ class Tool(_message.Message):
     description: _builtins.str
     """What the tool does, for the model."""
     parameters_json: _builtins.str
-    """JSON Schema of the arguments, as JSON text of an object. Empty means an object without properties."""
+    """JSON Schema of the arguments, as JSON text of an object, at most 64 KiB; every $ref points into it. Empty
+    means an object without properties.
+    """
     def __init__(
         self,
         *,

@@ -92,7 +92,7 @@ class Append(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """At least one message."""
+        """At least one message, none of ROLE_SYSTEM; the last is of ROLE_USER or ROLE_TOOL."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Conversation(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
-        """All messages from the first on."""
+        """All messages from the first on; the last is of ROLE_USER or ROLE_TOOL."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class ToolSet(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Tool]:
-        """The tools."""
+        """The tools, at most 128; their names differ."""
 
     def __init__(
         self,

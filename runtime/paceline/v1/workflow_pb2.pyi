@@ -70,7 +70,7 @@ class _OutcomeSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome
     OUTCOME_SOURCE_PERSON: _OutcomeSource.ValueType  # 4
     """A person."""
     OUTCOME_SOURCE_RUNTIME: _OutcomeSource.ValueType  # 5
-    """The runtime, which closed an idle workflow as unknown."""
+    """The runtime, which closed an idle workflow as unknown. Refused from a client."""
 
 class OutcomeSource(_OutcomeSource, metaclass=_OutcomeSourceEnumTypeWrapper):
     """Who says how a workflow ended."""
@@ -86,7 +86,7 @@ OUTCOME_SOURCE_CI: OutcomeSource.ValueType  # 3
 OUTCOME_SOURCE_PERSON: OutcomeSource.ValueType  # 4
 """A person."""
 OUTCOME_SOURCE_RUNTIME: OutcomeSource.ValueType  # 5
-"""The runtime, which closed an idle workflow as unknown."""
+"""The runtime, which closed an idle workflow as unknown. Refused from a client."""
 Global___OutcomeSource: _TypeAlias = OutcomeSource  # noqa: Y015
 
 @_typing.final
@@ -105,7 +105,7 @@ class Outcome(_message.Message):
     source: Global___OutcomeSource.ValueType
     """Who says so."""
     check_exit_code: _builtins.int
-    """Exit code of the check command, for OUTCOME_SOURCE_CHECK_COMMAND."""
+    """Exit code of the check command; set for OUTCOME_SOURCE_CHECK_COMMAND and for no other."""
     note: _builtins.str
     """Short free text, such as the check command's name. At most 1,000 characters."""
     @_builtins.property
@@ -233,7 +233,9 @@ class Workflow(_message.Message):
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Free labels such as team, repo, user. Keys [a-z][a-z0-9_.-]{0,62}, values up to 256 characters, at most 32."""
+        """Free labels such as team, repo, user. Keys [a-z][a-z0-9_.-]{0,62}, values up to 256 printable
+        characters, at most 32.
+        """
 
     @_builtins.property
     def budget(self) -> Global___Budget:

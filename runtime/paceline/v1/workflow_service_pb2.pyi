@@ -64,7 +64,7 @@ class CreateWorkflowRequest(_message.Message):
     """The workflow that this one works for (a sub-agent's parent); empty for none."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Tool]:
-        """Tools that the model may call."""
+        """Tools that the model may call, at most 128; their names differ."""
 
     @_builtins.property
     def sampling(self) -> _message_pb2.Sampling:
@@ -72,7 +72,7 @@ class CreateWorkflowRequest(_message.Message):
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Free labels."""
+        """Free labels, as in Workflow."""
 
     @_builtins.property
     def budget(self) -> _workflow_pb2.Budget:
@@ -264,7 +264,7 @@ class FinishWorkflowRequest(_message.Message):
     """The workflow."""
     @_builtins.property
     def outcome(self) -> _workflow_pb2.Outcome:
-        """How it ended; set_time is ignored."""
+        """How it ended: kind and source are required, set_time is ignored."""
 
     def __init__(
         self,
