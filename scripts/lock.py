@@ -1,7 +1,7 @@
 """Write `requirements/*.txt`: every package of a venv with the hashes of all its files and no addresses.
 
-Pins that are there are kept; `--upgrade` takes the newest releases. The engine's lock needs torch's CPU wheel: name
-its folder or index by UV_FIND_LINKS or UV_EXTRA_INDEX_URL.
+Pins that are there are kept; `--upgrade` takes the newest releases. The engine's lock needs torch's CPU wheel:
+name its folder or index by UV_FIND_LINKS or UV_EXTRA_INDEX_URL.
 """
 
 import os
