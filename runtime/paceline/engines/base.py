@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,15 +63,23 @@ class EngineInfo:
 
 
 class Engine(Protocol):
-    """One replica. Errors: `EngineLost` (connection or stream broke), `EngineRefused` (4xx), both from
-    `paceline.errors`; nothing else leaves an implementation."""
+    """One replica. Errors, all from `paceline.errors`: `EngineLost` (connection or stream broke, stalled, or was
+    never there), `EngineUnavailable` (it takes no requests now), `EngineRefused` (it never takes this one)."""
 
     async def probe(self) -> EngineInfo:
-        """Find out what the server is. Raises `EngineUnavailable` while it does not answer."""
+        """Find out what the server is, and that it generates: costs it a few tokens. To be called before
+        `generate`, and again when another server may have taken its place.
+
+        Raises `EngineUnavailable` while it does not answer, `EngineRefused` if it is of no use.
+        """
         ...
 
-    def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk | GenerationEnd]:
-        """Stream the ids of one request, then one `GenerationEnd`. Closing the iterator aborts the request."""
+    def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenChunk | GenerationEnd, None]:
+        """Stream the ids of one request, then one `GenerationEnd`.
+
+        Closing the generator (`contextlib.aclosing`) or cancelling its reader aborts the request; nothing more
+        is then known about it than the ids that came. Of a stream that raises, too.
+        """
         ...
 
     async def healthy(self) -> bool:

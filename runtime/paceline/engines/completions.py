@@ -1,0 +1,188 @@
+"""The part of vLLM's `/v1/completions` that Paceline uses: the request as bytes, the streamed reply as ids."""
+
+from __future__ import annotations
+
+import re
+from time import monotonic
+from typing import Any
+
+import msgspec
+import orjson
+
+from paceline.engines.base import GenerateRequest, GenerationEnd, TokenChunk
+from paceline.engines.sse import DONE, EventSplitter, without_echo
+from paceline.errors import EngineLost, EngineRefused, EngineUnavailable, PacelineError
+
+_MESSAGE_CHARS = 300
+_IDS = re.compile(r"\d+(?:\s*,\s*\d+)+")
+_INPUT = re.compile(r"['\"]?input['\"]?\s*[:=].*", re.DOTALL)
+
+
+class _Choice(msgspec.Struct, gc=False):
+    token_ids: list[int] | None = None
+    finish_reason: str | None = None
+
+
+class _PromptDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+    created_cache_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+
+
+class _Speculation(msgspec.Struct, gc=False):
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    num_spec_steps: int | None = None
+
+
+class _Metrics(msgspec.Struct, gc=False):
+    speculative_decoding: _Speculation | None = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    metrics: _Metrics | None = None
+    error: msgspec.Raw | None = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+def encode_request(request: GenerateRequest, *, model: str, session_field: bool) -> bytes:
+    """Return the body of a streamed completion.
+
+    `prompt_json` is spliced in as it is. The running usage of each chunk is not asked for: it repeats what the
+    caller knows (the ids it sent and the ids it got), and never has the cached tokens. Sampling fields that are
+    None are left out; vLLM then takes the model's generation_config and after it its own defaults (temperature
+    1). `sampling.stop` is not sent: a stop string inside the engine loses the speculation counts, so the caller
+    looks for it in the text and closes the stream.
+    """
+    sampling = request.sampling
+    body: dict[str, Any] = {
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+        "skip_special_tokens": False,
+        "max_tokens": request.max_tokens,
+    }
+    optional = {
+        "model": model or None,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "seed": sampling.seed,
+        "stop_token_ids": request.stop_token_ids or None,
+        "cache_salt": request.cache_salt or None,
+        "session_id": (request.session_id or None) if session_field else None,
+    }
+    body.update((name, value) for name, value in optional.items() if value is not None)
+    return b"".join((orjson.dumps(body)[:-1], b',"prompt":', request.prompt_json, b"}"))
+
+
+class CompletionStream:
+    """Turns the bytes of one streamed reply into ids, and at its end into a `GenerationEnd`."""
+
+    __slots__ = ("_finish_reason", "_last_event", "_speculation", "_splitter", "_stall_seconds", "_usage", "done")
+
+    def __init__(self, stall_seconds: float) -> None:
+        """`stall_seconds`: how long comments alone may keep the stream alive."""
+        self._stall_seconds = stall_seconds
+        self._last_event = monotonic()
+        self._splitter = EventSplitter()
+        self._finish_reason: str | None = None
+        self._usage: _Usage | None = None
+        self._speculation: _Speculation | None = None
+        self.done = False
+        """`[DONE]` was seen."""
+
+    def feed(self, data: bytes) -> TokenChunk | None:
+        """Return the ids in `data`, those of several events joined.
+
+        Raises `EngineLost` on an error event, on one that is not JSON and on a stall, `EngineRefused` where ids
+        are missing.
+        """
+        ids: list[int] | None = None
+        now, payloads = monotonic(), self._splitter.feed(data)
+        if payloads:
+            self._last_event = now
+        elif now - self._last_event > self._stall_seconds:
+            raise EngineLost("The engine sent no event for too long.")
+        for payload in payloads:
+            if payload == DONE:
+                self.done = True
+                break
+            new = self._read(payload)
+            if ids and new:
+                ids.extend(new)
+            else:
+                ids = new or ids
+        return TokenChunk(ids) if ids else None
+
+    def _read(self, payload: bytes) -> list[int] | None:
+        try:
+            event = _decode(without_echo(payload))
+        except (msgspec.DecodeError, ValueError) as error:
+            raise EngineLost("The engine sent an event that is not a completion chunk.") from error
+        if event.error is not None:
+            raise EngineLost(f"The engine ended the stream with an error: {error_message(payload)}")
+        if event.usage is not None:
+            self._usage = event.usage
+        if event.metrics is not None:
+            self._speculation = event.metrics.speculative_decoding
+        if not event.choices:
+            return None
+        choice = event.choices[0]
+        if choice.finish_reason is not None:
+            self._finish_reason = choice.finish_reason
+        if choice.token_ids is None:
+            raise EngineRefused("The engine sends no token ids; Paceline needs vLLM 0.24 or newer.")
+        return choice.token_ids
+
+    def end(self, *, absent_cached: int | None) -> GenerationEnd:
+        """Return the summary. `absent_cached` stands for a count of cached tokens that the reply leaves out.
+
+        A stream without finish reason was aborted before its first token. Speculation counts are None when the
+        server does not report them, and when it lost them (abort).
+        """
+        usage, speculation = self._usage or _Usage(), self._speculation
+        details = usage.prompt_tokens_details or _PromptDetails()
+        cached = details.cached_tokens
+        return GenerationEnd(
+            finish_reason=self._finish_reason or "abort",
+            prompt_tokens=usage.prompt_tokens,
+            output_tokens=usage.completion_tokens,
+            cached_tokens=absent_cached if cached is None and self._finish_reason else cached,
+            cache_writes=details.created_cache_tokens,
+            drafted=speculation.num_draft_tokens if speculation else None,
+            accepted=speculation.num_accepted_draft_tokens if speculation else None,
+            draft_steps=speculation.num_spec_steps if speculation else None,
+        )
+
+
+def error_message(body: bytes) -> str:
+    """Return the message of an error reply, without token ids or inputs, at most 300 characters."""
+    try:
+        error = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return "no message"
+    for key in ("error", "message", "detail"):  # 0.24 and newer nest the message; FastAPI's own errors do not
+        if isinstance(error, dict) and key in error:
+            error = error[key]
+    text = error if isinstance(error, str) else "no message"
+    return _IDS.sub("[...]", _INPUT.sub("", text)).strip()[:_MESSAGE_CHARS] or "no message"
+
+
+def status_error(status: int, body: bytes) -> PacelineError:
+    """Return the error for a reply that is not a stream."""
+    message = error_message(body)
+    if status in {429, 502, 503, 504}:
+        return EngineUnavailable(f"The engine takes no requests now (HTTP {status}): {message}", status=status)
+    if 400 <= status < 500:
+        return EngineRefused(f"The engine refused the request (HTTP {status}): {message}", status=status)
+    return EngineLost(f"The engine failed (HTTP {status}): {message}", status=status)
