@@ -1,0 +1,1 @@
+"""Pure conversion between `paceline.v1` messages and domain types."""
