@@ -7,7 +7,7 @@ memory is bounded by the answer, whatever the readers do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from paceline.workflow.events import Event, Progress, ReasoningDelta, TextDelta
@@ -51,7 +51,7 @@ class EventLog:
         self._closed, self._error = True, error
         self._wake()
 
-    async def read(self) -> AsyncIterator[Event]:
+    async def read(self) -> AsyncGenerator[Event, None]:
         """Yield everything from the first event on; raise the log's error after the last."""
         wake = asyncio.Event()
         self._readers.add(wake)

@@ -180,3 +180,40 @@ class Ledger(Protocol):
     async def close_idle(self, idle_seconds: float) -> int:
         """Close workflows without activity for so long as UNKNOWN / RUNTIME; returns how many."""
         ...
+
+
+class Prices(Protocol):
+    """The price book."""
+
+    def list_cost(self, model: str, usage: Usage) -> Cost:
+        """List cost of one answer, rounded once; an unknown cached share is priced as uncached."""
+        ...
+
+    def worst_case(self, model: str, prompt_tokens: int, output_tokens: int) -> int:
+        """Nano-USD of a whole uncached prompt and the longest answer; 0 for an unpriced model."""
+        ...
+
+    def infrastructure_cost(self, instance_type: str, seconds: float) -> int | None:
+        """Nano-USD of accelerator time; None without an hourly price."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What the log and the metrics learn of a step that ended."""
+
+    tenant: str
+    model: str
+    workflow_id: str
+    step_id: str
+    request_id: str
+    attempt: int
+    end: AttemptEnd
+
+
+class Observer(Protocol):
+    """Sees every step that had an attempt, once its end is durable."""
+
+    def step_ended(self, report: StepReport) -> None:
+        """Note it; must not block or raise."""
+        ...

@@ -24,15 +24,8 @@ def schema_defect(text: str) -> str:
     A usual schema takes about 2 ms once and nothing when it comes again. References must point into the schema
     itself, so that checking arguments later never reads another address.
     """
-    if len(text.encode()) > MAX_SCHEMA_BYTES:
-        return f"is larger than {MAX_SCHEMA_BYTES // 1024} KiB"
     try:
-        schema = orjson.loads(text)
-        if not isinstance(schema, dict):
-            return "is no JSON object"
-        specification = _specification(schema)
-        validator_for(schema, default=Draft202012Validator).check_schema(schema)
-        return _reference_defect(schema, specification)
+        return _defect(text)
     except orjson.JSONDecodeError as error:
         return f"is no valid JSON: {error}"
     except UnknownDialect:
@@ -41,6 +34,17 @@ def schema_defect(text: str) -> str:
         return f"is no valid JSON Schema at {error.json_path}: {error.message[:200]}"
     except RecursionError:
         return "is nested too deeply"
+
+
+def _defect(text: str) -> str:
+    if len(text.encode()) > MAX_SCHEMA_BYTES:
+        return f"is larger than {MAX_SCHEMA_BYTES // 1024} KiB"
+    schema = orjson.loads(text)
+    if not isinstance(schema, dict):
+        return "is no JSON object"
+    specification = _specification(schema)
+    validator_for(schema, default=Draft202012Validator).check_schema(schema)
+    return _reference_defect(schema, specification)
 
 
 def _specification(schema: dict[str, Any]) -> Specification[Schema]:

@@ -1,4 +1,4 @@
-"""Checks commands before anything happens. Fields are named as in the protos, such as `append.messages[2].role`."""
+"""Checks commands before anything happens. Fields are named as in the protos: `append.messages[2].role`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check_create(command: CreateWorkflow) -> None:
 
 
 def check_fork(command: ForkWorkflow) -> None:
-    """Check a fork. Raises `InvalidArgument`. The labels of both workflows together are for the caller to check."""
+    """Check a fork. Raises `InvalidArgument`. The caller checks the labels of both workflows together."""
     check_id(command.workflow_id, "workflow_id")
     check_id(command.step_id, "step_id", optional=True)
     check_id(command.new_workflow_id, "new_workflow_id", optional=True)

@@ -1,0 +1,272 @@
+"""Executes one step: prompt, place, attempt, close. The caller holds the workflow's turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from paceline.engines.base import GenerateRequest
+from paceline.errors import ContextTooLong, ModelNotFound, PacelineError, ShuttingDown
+from paceline.transcript.chat import ChatModel
+from paceline.workflow import outcome
+from paceline.workflow.attempt import Attempt, utcnow
+from paceline.workflow.closing import Closer, to_the_end
+from paceline.workflow.events import Event, Phase
+from paceline.workflow.identity import cache_salt, new_id
+from paceline.workflow.model import Sampling, Step, StepState, Workflow
+from paceline.workflow.ports import AttemptEnd, Ledger, NewAttempt, Observer, Prices, Reservation, StepReport
+from paceline.workflow.prompts import Prompt, Prompts
+from paceline.workflow.replicas import Replica, Replicas, Waiting
+from paceline.workflow.run import StepRun
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model that clients can name."""
+
+    name: str
+    chat: ChatModel
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+@dataclass(slots=True)
+class _Job:
+    """One execution on its way: what is durable so far decides how it has to be closed."""
+
+    run: StepRun
+    step: Step
+    served: Served
+    prompt: Prompt
+    stored: bool
+    attempt: Attempt | None = None
+    closed: bool = False
+
+
+class Dispatcher:
+    """Everything that a step needs on its way to an engine and back."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        closer: Closer,
+        prompts: Prompts,
+        replicas: Replicas,
+        models: Mapping[str, Served],
+        prices: Prices,
+        observers: tuple[Observer, ...],
+        runtime_id: str,
+    ) -> None:
+        self._ledger = ledger
+        self._closer = closer
+        self._prompts = prompts
+        self._replicas = replicas
+        self._models = models
+        self._prices = prices
+        self._observers = observers
+        self._runtime_id = runtime_id
+        self._attempts: dict[str, Attempt] = {}
+
+    async def execute(self, run: StepRun, workflow: Workflow, stored: Step | None) -> None:
+        """Run the step to its end; its rows are closed on every way out. Raises what went wrong."""
+        if workflow.model not in self._models:
+            raise ModelNotFound(f"model {workflow.model} is no longer configured", model=workflow.model)
+        served = self._models[workflow.model]
+        parent = stored.parent_step_id if stored else (run.command.parent_step_id or workflow.head_step_id)
+        prompt = await self._prompts.build(run.command, workflow, served.chat, parent)
+        _room(prompt, self._replicas.context_limit(served.name), None)
+        if stored and not await self._ledger.requeue_step(stored.step_id, self._runtime_id):
+            raise ShuttingDown("another runtime took the step over; repeat the request")
+        step = stored or self._new_step(run, workflow, prompt)
+        job = _Job(run, step, served, prompt, stored=stored is not None)
+        try:
+            await self._place(job, workflow)
+        except BaseException as error:
+            await self._close_failed(job, run.why or error)
+            raise
+
+    async def checkpoint(self) -> None:
+        """Write down what the running attempts have used so far."""
+        if self._attempts:
+            await self._ledger.checkpoint([attempt.checkpoint() for attempt in self._attempts.values()])
+
+    async def _place(self, job: _Job, workflow: Workflow) -> None:
+        async def queue() -> None:
+            if not job.stored:
+                await to_the_end(self._open(job, None))
+
+        def show(waiting: Waiting) -> None:
+            job.run.show(waiting.phase, waiting.position)
+
+        bound = workflow.replica
+        async with self._replicas.place(workflow.tenant, workflow.model, bound, queue, show) as replica:
+            sampling = job.run.command.sampling.over(workflow.sampling).over(job.served.sampling)
+            limit = replica.info.max_model_len if replica.info else None
+            max_tokens = _room(job.prompt, limit, sampling.max_output_tokens)
+            attempt = self._new_attempt(job, replica, max_tokens, sampling.stop)
+            await to_the_end(self._open(job, attempt))
+            self._attempts[attempt.new.attempt_id] = attempt
+            try:
+                await self._run_attempt(job, attempt, self._request(job, sampling, max_tokens))
+            finally:
+                del self._attempts[attempt.new.attempt_id]
+
+    async def _open(self, job: _Job, attempt: Attempt | None) -> None:
+        """Make the step, the attempt or both durable, and remember that they are."""
+        if not job.stored:
+            await self._ledger.open_step(job.step, attempt.new if attempt else None)
+        elif attempt:
+            await self._ledger.open_attempt(attempt.new)
+        job.stored, job.attempt = True, attempt
+
+    async def _run_attempt(self, job: _Job, attempt: Attempt, request: GenerateRequest) -> None:
+        run = job.run
+        run.show(Phase.PREFILL)
+
+        def emit(events: list[Event]) -> None:
+            if events:
+                run.quiet()
+            for event in events:
+                run.log.add(event)
+
+        await attempt.stream(request, emit)
+        end = _success(job, attempt)
+        await self._close(job, end)
+        generated = attempt.kept()
+        self._prompts.remember(job.prompt.head(job.step, job.served.chat, generated, attempt.replica.name))
+        run.log.add(outcome.finished_of(end))
+
+    async def _close_failed(self, job: _Job, error: BaseException) -> None:
+        """Close what is durable of a job that failed, and tell the error what was used."""
+        if not job.stored or job.closed:
+            return
+        state, reason, message = outcome.verdict(error)
+        if job.attempt is None:
+            close = partial(self._ledger.close_queued, job.step.step_id, state, reason, message)
+            await self._closer.close(close)
+            return
+        end = _failure(job.attempt, state, reason, message)
+        await self._close(job, end)
+        if isinstance(error, PacelineError):
+            outcome.with_failure(error, end)
+
+    async def _close(self, job: _Job, end: AttemptEnd) -> None:
+        job.closed = True
+        await self._closer.close(partial(self._ledger.close_attempt, end))
+        attempt = job.attempt
+        report = StepReport(
+            tenant=job.step.tenant,
+            model=job.served.name,
+            workflow_id=end.workflow_id,
+            step_id=end.step_id,
+            request_id=job.step.request_id,
+            attempt=attempt.new.number if attempt else 0,
+            end=end,
+        )
+        for observer in self._observers:
+            observer.step_ended(report)
+
+    def _new_step(self, run: StepRun, workflow: Workflow, prompt: Prompt) -> Step:
+        return Step(
+            step_id=run.step_id,
+            workflow_id=workflow.workflow_id,
+            tenant=workflow.tenant,
+            request_id=run.command.request_id,
+            request_hash=run.request_hash,
+            state=StepState.QUEUED,
+            input=prompt.messages,
+            system=prompt.system,
+            tools=prompt.tools,
+            parent_step_id=prompt.parent.step_id if prompt.parent else None,
+            runtime_id=self._runtime_id,
+            created_at=utcnow(),
+        )
+
+    def _new_attempt(self, job: _Job, replica: Replica, max_tokens: int, stop: tuple[str, ...]) -> Attempt:
+        tokens, model = job.prompt.context.tokens, job.served.name
+        new = NewAttempt(
+            attempt_id=new_id("at"),
+            step_id=job.step.step_id,
+            workflow_id=job.step.workflow_id,
+            number=job.step.attempt_count + 1,
+            replica=replica.name,
+            runtime_id=self._runtime_id,
+            prompt_tokens=tokens,
+            speculation_profile=replica.speculation_profile,
+            dispatched_at=utcnow(),
+            reservation=Reservation(self._prices.worst_case(model, tokens, max_tokens), tokens + max_tokens),
+        )
+        parser = job.served.chat.parser(job.prompt.tools, stop)
+        return Attempt(new, model, replica, parser=parser, prices=self._prices, arrived=job.run.arrived)
+
+    def _request(self, job: _Job, sampling: Sampling, max_tokens: int) -> GenerateRequest:
+        step = job.step
+        return GenerateRequest(
+            request_id=f"{step.step_id}-{step.attempt_count + 1}",
+            prompt_json=job.prompt.context.prompt_json(),
+            prompt_tokens=job.prompt.context.tokens,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            stop_token_ids=job.served.chat.stop_token_ids,
+            cache_salt=cache_salt(step.tenant),
+            session_id=step.workflow_id,
+        )
+
+
+def _room(prompt: Prompt, limit: int | None, wanted: int | None) -> int:
+    """The most tokens that may be generated. Raises `ContextTooLong` when there is no room for one."""
+    tokens = prompt.context.tokens
+    room = (limit or 2**31 - 1) - tokens
+    if room < 1:
+        raise ContextTooLong(
+            f"the prompt has {tokens} tokens and the model's context {limit}; shorten the messages",
+            field="input",
+            prompt_tokens=tokens,
+            context_tokens=limit,
+        )
+    return min(room, wanted or room)
+
+
+def _success(job: _Job, attempt: Attempt) -> AttemptEnd:
+    answer = attempt.answer
+    usage = attempt.usage(answer.reasoning_tokens)
+    info = attempt.replica.info
+    return AttemptEnd(
+        attempt_id=attempt.new.attempt_id,
+        step_id=attempt.new.step_id,
+        workflow_id=attempt.new.workflow_id,
+        state=StepState.FINISHED,
+        usage=usage,
+        speculation=attempt.speculation(),
+        timings=attempt.timings(),
+        cost=attempt.cost(),
+        replica=attempt.replica.name,
+        ended_at=utcnow(),
+        accelerator_seconds=attempt.accelerator_seconds(),
+        output=answer.message,
+        malformed_tool_calls=answer.malformed_tool_calls,
+        segments=job.prompt.segments(job.served.chat, attempt.kept()),
+        finish_reason=attempt.finish_reason(),
+        reuse=outcome.reuse_of(
+            job.prompt, attempt.replica.name, usage.cached_prompt, info.block_size if info else None
+        ),
+    )
+
+
+def _failure(attempt: Attempt, state: StepState, reason: str, message: str) -> AttemptEnd:
+    return AttemptEnd(
+        attempt_id=attempt.new.attempt_id,
+        step_id=attempt.new.step_id,
+        workflow_id=attempt.new.workflow_id,
+        state=state,
+        usage=attempt.usage(),
+        speculation=attempt.speculation(),
+        timings=attempt.timings(),
+        cost=attempt.cost(),
+        replica=attempt.replica.name,
+        ended_at=utcnow(),
+        accelerator_seconds=attempt.accelerator_seconds(),
+        error_reason=reason,
+        error_message=message,
+    )

@@ -1,0 +1,111 @@
+"""How an attempt ends: its close in the ledger, and the events and errors that tell of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from paceline import errors
+from paceline.errors import ClientGone, InternalError, PacelineError, ShuttingDown, StepCancelled
+from paceline.workflow.events import (
+    Event,
+    Finished,
+    ReasoningDelta,
+    StepFailureInfo,
+    TextDelta,
+    ToolCallEvent,
+)
+from paceline.workflow.model import Message, Reuse, ReuseBreak, Step, StepState
+from paceline.workflow.ports import AttemptEnd
+from paceline.workflow.prompts import Prompt
+
+
+def replay_of(step: Step) -> list[Event]:
+    """The events of a finished step after its start, with its text in one piece."""
+    message = step.output or Message(role=step.input[-1].role)
+    events: list[Event] = []
+    if message.reasoning:
+        events.append(ReasoningDelta(message.reasoning))
+    if message.content:
+        events.append(TextDelta(message.content))
+    events += [ToolCallEvent(call) for call in message.tool_calls]
+    if step.finish_reason is None or step.reuse is None or step.timings is None:
+        raise InternalError(f"step {step.step_id} is finished but incomplete in the ledger", step_id=step.step_id)
+    events.append(
+        Finished(
+            message=message,
+            finish_reason=step.finish_reason,
+            usage=step.usage,
+            reuse=step.reuse,
+            speculation=step.speculation,
+            timings=step.timings,
+            cost=step.cost,
+            malformed_tool_calls=step.malformed_tool_calls,
+            replica=step.replica,
+        )
+    )
+    return events
+
+
+def finished_of(end: AttemptEnd) -> Finished:
+    """The last event of a step that ended well."""
+    if end.output is None or end.finish_reason is None or end.reuse is None:
+        raise InternalError
+    return Finished(
+        message=end.output,
+        finish_reason=end.finish_reason,
+        usage=end.usage,
+        reuse=end.reuse,
+        speculation=end.speculation,
+        timings=end.timings,
+        cost=end.cost,
+        malformed_tool_calls=end.malformed_tool_calls,
+        replica=end.replica,
+    )
+
+
+def verdict(error: BaseException) -> tuple[StepState, str, str]:
+    """State, reason and message of a step that ended by `error`: CANCELLED for what a client asked for or let
+    happen, else FAILED; a bug shows nothing of itself."""
+    if not isinstance(error, PacelineError):
+        error = ShuttingDown() if isinstance(error, asyncio.CancelledError) else InternalError()
+    cancelled = isinstance(error, StepCancelled | ClientGone)
+    return StepState.CANCELLED if cancelled else StepState.FAILED, error.reason, error.message
+
+
+def error_of(step: Step) -> PacelineError:
+    """The error of a step that failed earlier, rebuilt from its reason."""
+    known = error_classes().get(step.error_reason, InternalError)
+    return with_failure(known(step.error_message or None), step)
+
+
+def with_failure(error: PacelineError, end: Step | AttemptEnd) -> PacelineError:
+    """Attach the step and what it used, for the client."""
+    error.failure = StepFailureInfo(end.step_id, end.usage, end.cost)
+    return error
+
+
+def retryable(reason: str) -> bool:
+    """Whether a step that ended for this reason runs again under its request id."""
+    known = error_classes().get(reason)
+    return known is not None and known.retryable
+
+
+def error_classes() -> dict[str, type[PacelineError]]:
+    """Every error class by its reason."""
+    kinds = (kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, PacelineError))
+    return {kind.reason: kind for kind in kinds}
+
+
+def reuse_of(prompt: Prompt, replica: str, cached: int | None, block_size: int | None) -> Reuse:
+    """What was carried, and why the cache held less of it than it could.
+
+    The last generated id of the parent was never computed, and only whole blocks are cached: at most
+    floor((parent context - 1) / block) * block tokens can be found.
+    """
+    reason = prompt.break_reason
+    if reason is None and prompt.parent and prompt.parent.replica != replica:
+        reason = ReuseBreak.MOVED
+    elif reason is None and prompt.carried and cached is not None and block_size:
+        resident = (prompt.carried - 1) // block_size * block_size
+        reason = ReuseBreak.EVICTED if cached < resident else None
+    return Reuse(prompt.context.tokens, prompt.carried, len(prompt.rendered), reason)

@@ -1,0 +1,199 @@
+"""The use case: run a step once per request id, whoever asks how often, and account for it on every end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+
+import structlog
+
+from paceline.errors import (
+    InternalError,
+    InvalidArgument,
+    PacelineError,
+    RequestIdReused,
+    ShuttingDown,
+    StepCancelled,
+    StepNotFound,
+    WorkflowBusy,
+    WorkflowFinished,
+)
+from paceline.workflow import outcome
+from paceline.workflow.commands import ForkWorkflow, OnBusy, RunStep
+from paceline.workflow.dispatch import Dispatcher
+from paceline.workflow.events import Event, Phase
+from paceline.workflow.identity import new_id, step_hash
+from paceline.workflow.model import Page, Step, StepState, Workflow
+from paceline.workflow.ports import Ledger
+from paceline.workflow.run import StepRun
+from paceline.workflow.turns import Turns
+from paceline.workflow.validation import check_page, check_run_step
+from paceline.workflow.workflows import Workflows
+
+ELSEWHERE_POLL_SECONDS = 0.5
+"""How often a step that runs in another process is looked up."""
+
+log = structlog.get_logger()
+
+
+class Steps:
+    """Runs, finds and cancels steps. One per process."""
+
+    def __init__(self, ledger: Ledger, workflows: Workflows, dispatcher: Dispatcher) -> None:
+        self._ledger = ledger
+        self._workflows = workflows
+        self._dispatcher = dispatcher
+        self._turns = Turns()
+        self._runs: dict[tuple[str, str], StepRun] = {}
+        self._closing = False
+
+    def running(self) -> int:
+        """How many steps are under way in this process."""
+        return len(self._runs)
+
+    async def run(self, command: RunStep) -> AsyncGenerator[Event, None]:
+        """Yield the events of the step; closing the iterator is one reader gone.
+
+        A request id seen before attaches to the running step, replays the finished one, or runs one again that
+        ended in a retryable way. Raises any `PacelineError`.
+        """
+        check_run_step(command)
+        if not command.request_id:
+            command = replace(command, request_id=new_id("rq"))
+        run, attached = self._find_or_start(command)
+        async with aclosing(run.read(command.detach_grace, attached=attached)) as events:
+            async for event in events:
+                yield event
+
+    async def cancel(self, tenant: str, *, step_id: str = "", request_id: str = "") -> Step:
+        """Abort a running step and return it, ended. A step of another process is left running there."""
+        run = self._find_run(tenant, step_id, request_id)
+        if run:
+            run.abort(StepCancelled())
+            await run.ended()
+        return await self.get(tenant, step_id=step_id, request_id=request_id)
+
+    async def get(self, tenant: str, *, step_id: str = "", request_id: str = "") -> Step:
+        """Return one step by either id."""
+        if bool(step_id) == bool(request_id):
+            raise InvalidArgument("set exactly one of step_id and request_id", field="step_id")
+        if step_id:
+            return await self._ledger.get_step(tenant, step_id)
+        step = await self._ledger.find_step(tenant, request_id)
+        if step is None:
+            raise StepNotFound(f"no step with request_id {request_id}", request_id=request_id)
+        return step
+
+    async def list(self, tenant: str, workflow_id: str, page_size: int, page_token: str) -> Page[Step]:
+        """The steps of a workflow, oldest first."""
+        size = check_page(page_size, page_token)
+        await self._ledger.get_workflow(tenant, workflow_id)
+        return await self._ledger.list_steps(tenant, workflow_id, size, page_token)
+
+    async def close(self, grace: float) -> None:
+        """Take no more steps, let the running ones go on for `grace` seconds, then abort them and wait."""
+        self._closing = True
+        ends = [asyncio.create_task(run.ended()) for run in self._runs.values()]
+        if ends:
+            await asyncio.wait(ends, timeout=grace)
+        for run in list(self._runs.values()):
+            run.abort(ShuttingDown())
+        if ends:
+            await asyncio.wait(ends)
+
+    def _find_or_start(self, command: RunStep) -> tuple[StepRun, bool]:
+        key, digest = (command.tenant, command.request_id), step_hash(command)
+        if run := self._runs.get(key):
+            _check_same(command, digest, run.request_hash)
+            return run, True
+        if self._closing:
+            raise ShuttingDown
+        run = self._runs[key] = StepRun(command, digest)
+        run.start(self._guarded(run))
+        return run, False
+
+    def _find_run(self, tenant: str, step_id: str, request_id: str) -> StepRun | None:
+        if request_id:
+            return self._runs.get((tenant, request_id))
+        own = (run for (owner, _), run in self._runs.items() if owner == tenant)
+        return next((run for run in own if run.step_id == step_id), None)
+
+    async def _guarded(self, run: StepRun) -> None:
+        """Run the step; whatever happens, the readers learn of it and the run leaves the registry."""
+        error: PacelineError | None = None
+        try:
+            await self._drive(run)
+        except PacelineError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            error = run.why or ShuttingDown()
+        except Exception:  # a bug must not leave readers hanging; clients see a fixed message
+            log.exception("step_crashed", step_id=run.step_id, request_id=run.command.request_id)
+            error = InternalError()
+        finally:
+            run.quiet()
+            del self._runs[run.command.tenant, run.command.request_id]
+            run.log.close(error)
+
+    async def _drive(self, run: StepRun) -> None:
+        stored = await self._settled(run)
+        if stored and stored.state is StepState.FINISHED:
+            run.begin(stored.step_id, stored.workflow_id, replayed=True)
+            for event in outcome.replay_of(stored):
+                run.log.add(event)
+            return
+        if stored and not outcome.retryable(stored.error_reason):
+            raise outcome.error_of(stored)
+        workflow_id = await self._when_busy(run.command, stored)
+        step_id = stored.step_id if stored else new_id("st")
+        turn = f"{run.command.tenant}/{workflow_id}"
+        if self._turns.busy(turn):
+            run.begin(step_id, workflow_id)
+            run.show(Phase.WORKFLOW_BUSY)
+        async with self._turns.take(turn):
+            workflow = await self._ledger.get_workflow(run.command.tenant, workflow_id)
+            _check_open(workflow)
+            run.begin(step_id, workflow_id)
+            await self._dispatcher.execute(run, workflow, stored)
+
+    async def _when_busy(self, command: RunStep, stored: Step | None) -> str:
+        """The workflow to run in: a fork of it when it is busy and the client asked for one."""
+        workflow_id = stored.workflow_id if stored else command.workflow_id
+        if self._turns.busy(f"{command.tenant}/{workflow_id}"):
+            if command.on_busy is OnBusy.FAIL:
+                raise WorkflowBusy(
+                    f"workflow {workflow_id} is running another step; wait for it or fork", workflow_id=workflow_id
+                )
+            if command.on_busy is OnBusy.FORK and stored is None:
+                fork = ForkWorkflow(command.tenant, workflow_id, command.parent_step_id)
+                return (await self._workflows.fork(fork)).workflow_id
+        return workflow_id
+
+    async def _settled(self, run: StepRun) -> Step | None:
+        """The stored step of this request id once it is not running anywhere; None for a new request."""
+        while stored := await self._ledger.find_step(run.command.tenant, run.command.request_id):
+            _check_same(run.command, run.request_hash, stored.request_hash)
+            if stored.state.ended:
+                return stored
+            run.begin(stored.step_id, stored.workflow_id, attached=True)
+            run.show(Phase.WORKFLOW_BUSY)
+            await asyncio.sleep(ELSEWHERE_POLL_SECONDS)
+        return None
+
+
+def _check_same(command: RunStep, digest: str, known: str) -> None:
+    if digest != known:
+        raise RequestIdReused(
+            f"request_id {command.request_id} was used for another request; choose a new one",
+            request_id=command.request_id,
+        )
+
+
+def _check_open(workflow: Workflow) -> None:
+    if workflow.outcome:
+        raise WorkflowFinished(
+            f"workflow {workflow.workflow_id} is finished ({workflow.outcome.kind}); fork it to go on",
+            workflow_id=workflow.workflow_id,
+        )

@@ -1,0 +1,96 @@
+"""The use cases around a workflow: create, find, fork, finish."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from paceline.errors import InvalidArgument, ModelNotFound, StepNotFinished, StepNotFound
+from paceline.workflow.attempt import utcnow
+from paceline.workflow.commands import CreateWorkflow, ForkWorkflow
+from paceline.workflow.identity import new_id, workflow_hash
+from paceline.workflow.model import Outcome, Page, StepState, Workflow
+from paceline.workflow.ports import Ledger, WorkflowFilter
+from paceline.workflow.validation import check_create, check_fork, check_outcome, check_page
+
+
+class Workflows:
+    """Creates, finds and closes workflows. `models` are the names that clients may choose."""
+
+    def __init__(self, ledger: Ledger, models: Collection[str]) -> None:
+        self._ledger = ledger
+        self._models = models
+
+    async def create(self, command: CreateWorkflow) -> Workflow:
+        """Create a workflow; the same request under the same id returns the one that exists."""
+        check_create(command)
+        if command.parent_workflow_id:
+            await self._ledger.get_workflow(command.tenant, command.parent_workflow_id)
+        now = utcnow()
+        workflow = Workflow(
+            workflow_id=command.workflow_id or new_id("wf"),
+            tenant=command.tenant,
+            model=self._model(command.model),
+            system=command.system,
+            tools=command.tools,
+            sampling=command.sampling,
+            labels=command.labels,
+            budget=command.budget,
+            parent_workflow_id=command.parent_workflow_id or None,
+            created_at=now,
+            updated_at=now,
+        )
+        return await self._ledger.create_workflow(workflow, workflow_hash(command))
+
+    async def get(self, tenant: str, workflow_id: str) -> Workflow:
+        """Return one workflow."""
+        return await self._ledger.get_workflow(tenant, workflow_id)
+
+    async def list(self, tenant: str, where: WorkflowFilter, page_size: int, page_token: str) -> Page[Workflow]:
+        """Workflows, newest first."""
+        return await self._ledger.list_workflows(tenant, where, check_page(page_size, page_token), page_token)
+
+    async def finish(self, tenant: str, workflow_id: str, outcome: Outcome) -> Workflow:
+        """Set the outcome, or correct it; every earlier one is kept in the audit."""
+        check_outcome(outcome)
+        return await self._ledger.finish_workflow(tenant, workflow_id, replace(outcome, set_at=utcnow()))
+
+    async def fork(self, command: ForkWorkflow) -> Workflow:
+        """Make a new open workflow that continues a finished step; it shares the transcript and the placement."""
+        check_fork(command)
+        source = await self._ledger.get_workflow(command.tenant, command.workflow_id)
+        step_id = command.step_id or source.head_step_id
+        if step_id:
+            await self._check_forkable(command.tenant, source, step_id)
+        now = utcnow()
+        fork = replace(
+            source,
+            workflow_id=command.new_workflow_id or new_id("wf"),
+            labels={**source.labels, **command.labels},
+            parent_workflow_id=source.workflow_id,
+            forked_step_id=step_id,
+            head_step_id=step_id,
+            outcome=None,
+            created_at=now,
+            updated_at=now,
+        )
+        return await self._ledger.create_workflow(fork, workflow_hash(command))
+
+    async def _check_forkable(self, tenant: str, source: Workflow, step_id: str) -> None:
+        step = await self._ledger.get_step(tenant, step_id)
+        if step.workflow_id != source.workflow_id and step_id != source.head_step_id:
+            chain = await self._ledger.load_chain(tenant, source.head_step_id) if source.head_step_id else []
+            if step_id not in {known.step_id for known in chain}:
+                raise StepNotFound(f"step {step_id} is not in workflow {source.workflow_id}", step_id=step_id)
+        if step.state is not StepState.FINISHED:
+            raise StepNotFinished(f"step {step_id} is {step.state} and cannot be forked at", step_id=step_id)
+
+    def _model(self, name: str) -> str:
+        known = sorted(self._models)
+        if name in self._models:
+            return name
+        if not name and len(known) == 1:
+            return known[0]
+        if not name:
+            raise InvalidArgument(f"name one of the models: {', '.join(known)}", field="model")
+        raise ModelNotFound(f"no model {name}; configured: {', '.join(known)}", model=name)
