@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from time import monotonic
 from typing import Any
 
 import msgspec
@@ -44,11 +43,15 @@ class _Metrics(msgspec.Struct, gc=False):
     speculative_decoding: _Speculation | None = None
 
 
+class _Error(msgspec.Struct, gc=False):
+    code: int | None = None
+
+
 class _Event(msgspec.Struct, gc=False):
     choices: list[_Choice] = []
     usage: _Usage | None = None
     metrics: _Metrics | None = None
-    error: msgspec.Raw | None = None
+    error: _Error | None = None
 
 
 _decode = msgspec.json.Decoder(_Event).decode
@@ -88,12 +91,9 @@ def encode_request(request: GenerateRequest, *, model: str, session_field: bool)
 class CompletionStream:
     """Turns the bytes of one streamed reply into ids, and at its end into a `GenerationEnd`."""
 
-    __slots__ = ("_finish_reason", "_last_event", "_speculation", "_splitter", "_stall_seconds", "_usage", "done")
+    __slots__ = ("_finish_reason", "_speculation", "_splitter", "_usage", "done")
 
-    def __init__(self, stall_seconds: float) -> None:
-        """`stall_seconds`: how long comments alone may keep the stream alive."""
-        self._stall_seconds = stall_seconds
-        self._last_event = monotonic()
+    def __init__(self) -> None:
         self._splitter = EventSplitter()
         self._finish_reason: str | None = None
         self._usage: _Usage | None = None
@@ -104,16 +104,11 @@ class CompletionStream:
     def feed(self, data: bytes) -> TokenChunk | None:
         """Return the ids in `data`, those of several events joined.
 
-        Raises `EngineLost` on an error event, on one that is not JSON and on a stall, `EngineRefused` where ids
-        are missing.
+        Raises `EngineLost` on an error event and on one that is not JSON, `EngineRefused` where ids are missing
+        and on an error event with a 4xx code: what vLLM finds out only after it has sent its status.
         """
         ids: list[int] | None = None
-        now, payloads = monotonic(), self._splitter.feed(data)
-        if payloads:
-            self._last_event = now
-        elif now - self._last_event > self._stall_seconds:
-            raise EngineLost("The engine sent no event for too long.")
-        for payload in payloads:
+        for payload in self._splitter.feed(data):
             if payload == DONE:
                 self.done = True
                 break
@@ -130,7 +125,7 @@ class CompletionStream:
         except (msgspec.DecodeError, ValueError) as error:
             raise EngineLost("The engine sent an event that is not a completion chunk.") from error
         if event.error is not None:
-            raise EngineLost(f"The engine ended the stream with an error: {error_message(payload)}")
+            raise _event_error(event.error.code, payload)
         if event.usage is not None:
             self._usage = event.usage
         if event.metrics is not None:
@@ -176,6 +171,12 @@ def error_message(body: bytes) -> str:
             error = error[key]
     text = error if isinstance(error, str) else "no message"
     return _IDS.sub("[...]", _INPUT.sub("", text)).strip()[:_MESSAGE_CHARS] or "no message"
+
+
+def _event_error(code: int | None, payload: bytes) -> PacelineError:
+    if code is not None and 400 <= code < 500:
+        return EngineRefused(f"The engine refused the request: {error_message(payload)}", status=code)
+    return EngineLost(f"The engine ended the stream with an error: {error_message(payload)}")
 
 
 def status_error(status: int, body: bytes) -> PacelineError:

@@ -15,6 +15,7 @@ import orjson
 from paceline.engines.base import EngineInfo, GenerateRequest, GenerationEnd, TokenChunk
 from paceline.engines.completions import CompletionStream, encode_request, status_error
 from paceline.engines.probe import knows_session, probe_prompt, read_block_size, read_model, read_version
+from paceline.engines.stall import StallGuard
 from paceline.errors import EngineLost, EngineRefused, EngineUnavailable
 from paceline.workflow.model import Sampling
 
@@ -39,7 +40,7 @@ class VllmHttpEngine:
     def __init__(
         self, base_url: str, *, api_key: str = "", served_model_name: str = "", stall_seconds: float = 300.0
     ) -> None:
-        """`stall_seconds`: a stream without an event for so long raises `EngineLost`."""
+        """`stall_seconds`: an engine that sends no ids for so long, from the request on, is lost."""
         self._base_url = base_url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._model = served_model_name
@@ -110,20 +111,21 @@ class VllmHttpEngine:
         """
         body = encode_request(request, model=self._model, session_field=self._session_field)
         headers = {**_STREAM_HEADERS, "X-Request-Id": request.request_id}
-        stream = CompletionStream(self._stall_seconds)
+        stream = CompletionStream()
         try:
-            reply = await self._session().post(
-                self._base_url + "/v1/completions", data=io.BytesIO(body), headers=headers
-            )
+            reply = await self._post("/v1/completions", body, headers)
             try:
-                await _raise_for_status(reply)
-                while not stream.done:
-                    data = await reply.content.readany()
-                    if not data:
-                        raise EngineLost("The engine closed the stream before its end.")
-                    chunk = stream.feed(data)
-                    if chunk is not None:
-                        yield chunk
+                with StallGuard(self._stall_seconds, reply.close) as guard:
+                    await _raise_for_status(reply)
+                    while not stream.done:
+                        data = await reply.content.readany()
+                        if not data:
+                            raise EngineLost("The engine closed the stream before its end.")
+                        chunk = stream.feed(data)
+                        if chunk is not None:
+                            guard.pause()
+                            yield chunk
+                            guard.resume()
                 yield stream.end(absent_cached=self._absent_cached)
                 await _drain(reply)
             finally:
@@ -148,10 +150,14 @@ class VllmHttpEngine:
         if self._client is None:
             self._client = aiohttp.ClientSession(
                 headers=self._headers,
-                timeout=aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS, sock_read=self._stall_seconds),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_SECONDS),
             )
         return self._client
+
+    async def _post(self, path: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
+        async with asyncio.timeout(self._stall_seconds):
+            return await self._session().post(self._base_url + path, data=io.BytesIO(body), headers=headers)
 
     async def _get(self, path: str, *, seconds: float = _DOCUMENT_SECONDS) -> bytes:
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
