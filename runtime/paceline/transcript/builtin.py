@@ -57,7 +57,7 @@ def builtin_tokenizer() -> Tokenizer:
 
 
 def _byte_symbols() -> list[str]:
-    """The symbol of each byte in GPT-2's alphabet: printable bytes stand for themselves, the rest follows U+0100."""
+    """Each byte's symbol in GPT-2's alphabet: printable ones stand for themselves, the rest follows U+0100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]

@@ -1,0 +1,87 @@
+"""Hermes tool calls: a JSON object between two markers. A marker inside a JSON string is data."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+
+import msgspec
+
+from paceline.transcript.stops import held_back
+from paceline.workflow.model import ToolCall
+
+_INSIDE_STRING = re.compile(r'"|\\|[\x00-\x1f]')
+
+
+class _Call(msgspec.Struct):
+    name: str
+    arguments: msgspec.Raw
+
+
+class CallBody:
+    """Collects the text of one call until its end marker. Each character is looked at once."""
+
+    def __init__(self, end_marker: str) -> None:
+        self._end = end_marker
+        self._outside_string = re.compile(f'"|{re.escape(end_marker)}')
+        self._only_end = re.compile(re.escape(end_marker))
+        self._looking_for = self._outside_string
+        self._parts: list[str] = []
+        self._unread = ""
+
+    def feed(self, text: str) -> str | None:
+        """Take more text. Returns what follows the end marker, None as long as there is none."""
+        buffer, position = self._unread + text, 0
+        while found := self._looking_for.search(buffer, position):
+            if found.group() == self._end:
+                self._parts.append(buffer[: found.start()])
+                self._unread = ""
+                return buffer[found.end() :]
+            if found.group() == "\\":
+                if found.end() == len(buffer):
+                    break
+                position = found.end() + 1
+                continue
+            self._cross(found.group())
+            position = found.end()
+        self._keep(buffer, self._readable(buffer, position))
+        return None
+
+    def text(self) -> str:
+        """Return everything collected, without the markers."""
+        return "".join(self._parts) + self._unread
+
+    def _keep(self, buffer: str, end: int) -> None:
+        self._parts.append(buffer[:end])
+        self._unread = buffer[end:]
+
+    def _readable(self, buffer: str, position: int) -> int:
+        """Where to go on reading when there is more: before what may be half a marker or half an escape."""
+        if self._looking_for is _INSIDE_STRING:
+            escaped = buffer.find("\\", position)
+            return len(buffer) if escaped < 0 else escaped
+        return len(buffer) - held_back(buffer[position:], (self._end,))
+
+    def _cross(self, character: str) -> None:
+        """Enter or leave a string. A control character inside one proves that the JSON is broken: from there on
+        quotes mean nothing and the next end marker ends the call."""
+        if self._looking_for is self._outside_string:
+            self._looking_for = _INSIDE_STRING
+        elif character == '"':
+            self._looking_for = self._outside_string
+        else:
+            self._looking_for = self._only_end
+
+
+def decode_call(body: str) -> ToolCall | None:
+    """Return the call that a body spells; None if it is not an object with a `name` and an object `arguments`."""
+    try:
+        call = msgspec.json.decode(body.encode(), type=_Call)
+        arguments_json = bytes(call.arguments).decode()
+        arguments = json.loads(arguments_json)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    if not call.name or not isinstance(arguments, dict):
+        return None
+    return ToolCall(f"call_{secrets.token_urlsafe(18)}", call.name, arguments_json)

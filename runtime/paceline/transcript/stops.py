@@ -1,0 +1,62 @@
+"""Text that ends the output, and text that might become a marker."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+
+def held_back(text: str, markers: Sequence[str]) -> int:
+    """Return the length of the longest end of `text` that is a proper start of a marker."""
+    for length in range(min(len(text), max(map(len, markers), default=1) - 1), 0, -1):
+        end = text[-length:]
+        if any(len(marker) > length and marker.startswith(end) for marker in markers):
+            return length
+    return 0
+
+
+class StopFilter:
+    """Lets text through up to the first stop text, and knows in which token that begins.
+
+    Of several stop texts the one that begins first counts; where two begin together they cut the same.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self._pieces: deque[tuple[int, int]] = deque()
+        """(length, ids before it) of each piece that reaches into the held text; the first may be partly gone."""
+        self.kept_ids: int | None = None
+        """How many ids come before the token in which the stop begins; None until one is found."""
+
+    def feed(self, text: str, ids_before: int) -> str:
+        """Take the text that the ids after the first `ids_before` decoded to; returns what is certainly none."""
+        self._pieces.append((len(text), ids_before))
+        buffer = self._held + text
+        if (start := self._find(buffer)) is not None:
+            self.kept_ids = self._ids_before(len(buffer) - start)
+            self._held = ""
+            return buffer[:start]
+        keep = held_back(buffer, self._stops)
+        self._held = buffer[len(buffer) - keep :]
+        self._forget(keep)
+        return buffer[: len(buffer) - keep]
+
+    def flush(self) -> str:
+        """Return the held text at the end of the output."""
+        text, self._held = self._held, ""
+        return text
+
+    def _find(self, buffer: str) -> int | None:
+        return min((start for stop in self._stops if (start := buffer.find(stop)) >= 0), default=None)
+
+    def _ids_before(self, from_end: int) -> int:
+        """The ids before the piece in which the character lies that is `from_end` characters from the end."""
+        self._forget(from_end)
+        return self._pieces[0][1]
+
+    def _forget(self, keep: int) -> None:
+        """Drop the pieces that end before the last `keep` characters."""
+        total = sum(length for length, _ in self._pieces)
+        while self._pieces and total - self._pieces[0][0] >= keep:
+            total -= self._pieces.popleft()[0]
