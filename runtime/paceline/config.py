@@ -1,23 +1,42 @@
 """The configuration: one TOML file plus `PACELINE_*` variables, strictly validated. The only reader of both.
 
-A variable names its field by double underscores: `PACELINE_SERVER__LISTEN=127.0.0.1:7450`.
+A variable names its field by double underscores, in capitals: `PACELINE_SERVER__LISTEN=127.0.0.1:7450`. Lists and
+tables are JSON text: `PACELINE_ENGINES__CPU__EXTRA_ARGS='["--seed", "1"]'`. A variable wins over the file.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from paceline.errors import ConfigError
 
-RESERVED_VARIABLES = {"PACELINE_CONFIG", "PACELINE_DATA"}
+RESERVED_VARIABLES = frozenset({"CONFIG", "DATA", "TEST_ENGINE_PYTHON", "TEST_MODEL"})
+"""Variables after `PACELINE_` that are no settings: the file's path, and what tests read."""
 NANOS = 1_000_000_000
+
+
+def _from_json(value: Any) -> Any:
+    """Lists and tables come from a variable as JSON text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value, parse_float=Decimal)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+
+
+V = TypeVar("V")
+Items = Annotated[list[V], BeforeValidator(_from_json)]
+Table = Annotated[dict[str, V], BeforeValidator(_from_json)]
 
 
 class _Section(BaseModel):
@@ -86,7 +105,8 @@ class Model(_Section):
     """One model that clients can name."""
 
     path: str
-    """Folder or hub id whose tokenizer and chat template are read. `emulated` is built in, needs no files."""
+    """Folder, hub id or name in `paceline models list`: its tokenizer and chat template are read. `emulated` is
+    built in and needs no files."""
     template: Path | None = None
     """Chat template file that replaces the model's own."""
     sampling_temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -137,9 +157,9 @@ class Engine(_Section):
     """KV-cache memory in GiB. Empty: the platform's default."""
     speculation: str = ""
     """Name of a profile in `[speculation]`. Empty: none."""
-    extra_args: list[str] = Field(default_factory=list)
+    extra_args: Items[str] = Field(default_factory=list)
     """Arguments added to the server's command line as they are."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Table[str] = Field(default_factory=dict, repr=False)
     """Environment variables added to the server's."""
     start_timeout_seconds: Annotated[float, Field(gt=0)] = 900.0
     """How long starting and loading may take, in seconds."""
@@ -184,11 +204,11 @@ class Settings(_Section):
     ledger: Ledger = Field(default_factory=Ledger)
     log: Log = Field(default_factory=Log)
     limits: Limits = Field(default_factory=Limits)
-    models: dict[str, Model] = Field(default_factory=dict)
-    engines: dict[str, Engine] = Field(default_factory=dict)
-    speculation: dict[str, Speculation] = Field(default_factory=dict)
-    prices: dict[str, Price] = Field(default_factory=dict)
-    accelerators: dict[str, Accelerator] = Field(default_factory=dict)
+    models: Table[Model] = Field(default_factory=dict)
+    engines: Table[Engine] = Field(default_factory=dict)
+    speculation: Table[Speculation] = Field(default_factory=dict)
+    prices: Table[Price] = Field(default_factory=dict)
+    accelerators: Table[Accelerator] = Field(default_factory=dict)
     allow_unpriced: bool = False
     """Start although a model has no list price; its list cost is then not reported."""
 
@@ -229,19 +249,34 @@ def load(path: Path | None = None) -> Settings:
     if path is None and Path("paceline.toml").exists():
         path = Path("paceline.toml")
     values = _read(path) if path else {}
-    _merge_environment(values)
-    return parse(values, str(path or "environment"))
+    variables = _merge_environment(values)
+    return parse(values, str(path or "environment"), variables)
 
 
-def parse(values: dict[str, Any], origin: str) -> Settings:
-    """Validate a tree of values; `origin` names it in errors."""
+def parse(values: dict[str, Any], origin: str, variables: dict[str, str] | None = None) -> Settings:
+    """Validate a tree of values. `origin` and, for the fields that it holds, `variables` name them in errors.
+
+    Raises `ConfigError` with one line per bad field.
+    """
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        lines = [
-            f"{'.'.join(str(part) for part in item['loc']) or 'file'}: {item['msg']}" for item in error.errors()
-        ]
-        raise ConfigError(f"{origin}: " + "; ".join(lines), origin=origin) from None
+        problems = [_explain(item, variables or {}) for item in error.errors()]
+        raise ConfigError("\n  ".join([f"{origin}:", *problems]), origin=origin) from None
+
+
+def _explain(item: ErrorDetails, variables: dict[str, str]) -> str:
+    """One line: the field, or the variable that set it, and what to do."""
+    field = ".".join(str(part) for part in item["loc"])
+    name = variables.get(field, field or "settings")
+    match item["type"]:
+        case "extra_forbidden":
+            inside = (variable for path, variable in variables.items() if path.startswith(f"{field}."))
+            return f"{next(inside, name)}: no such setting; `paceline config show` lists all"
+        case "missing":
+            return f"{name}: is missing; set it"
+        case _:
+            return f"{name}: {item['msg'].removeprefix('Value error, ')}"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -253,17 +288,22 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error}", origin=path) from None
 
 
-def _merge_environment(values: dict[str, Any]) -> None:
-    for name, value in os.environ.items():
-        if not name.startswith("PACELINE_") or name in RESERVED_VARIABLES:
+def _merge_environment(values: dict[str, Any]) -> dict[str, str]:
+    """Put the variables into `values`; returns the variable of each field that one set."""
+    variables = {}
+    for variable, value in os.environ.items():
+        name = variable.removeprefix("PACELINE_")
+        if name == variable or name in RESERVED_VARIABLES:
             continue
-        *parents, leaf = name.removeprefix("PACELINE_").lower().split("__")
+        *parents, leaf = path = name.lower().split("__")
         node = values
         for part in parents:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise ConfigError(f"{name}: {part} is no section", origin=name)
+                raise ConfigError(f"{variable}: {part} is not a section", origin=variable)
         node[leaf] = value
+        variables[".".join(path)] = variable
+    return variables
 
 
 def _names(known: dict[str, Any]) -> str:
