@@ -217,7 +217,6 @@ async def record_server(rec: Recorder) -> None:
 
 async def main(base: str, out: Path) -> None:
     """Record every case."""
-    out.mkdir(parents=True, exist_ok=True)
     async with aiohttp.ClientSession() as http:
         rec = Recorder(http, base.rstrip("/"), out)
         await record_server(rec)
@@ -229,4 +228,6 @@ async def main(base: str, out: Path) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(f"usage: {sys.argv[0]} BASE_URL FOLDER")
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
+    folder = Path(sys.argv[2])
+    folder.mkdir(parents=True, exist_ok=True)
+    asyncio.run(main(sys.argv[1], folder))

@@ -1,0 +1,130 @@
+"""`python -m paceline.emulator`: start one emulated server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from paceline.emulator.replies import read_script
+from paceline.emulator.server import EmulatorServer
+from paceline.emulator.settings import VERSIONS, Settings, Timing
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options. Those that vLLM has too carry its names."""
+    parser = argparse.ArgumentParser(prog="python -m paceline.emulator", description=__doc__)
+    add = parser.add_argument
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=0, help="0 takes a free port; the address is printed")
+    add("--emulate-version", choices=sorted(VERSIONS), default="0.32")
+    add("--model", default="", help="model folder with tokenizer.json; empty: the built-in byte tokenizer")
+    add("--served-model-name", default="emulated")
+    add("--max-model-len", type=int, default=32_768)
+    add("--max-num-seqs", type=int, default=8)
+    add("--max-num-batched-tokens", type=int, default=2048)
+    add("--block-size", type=int, default=32)
+    add("--num-gpu-blocks-override", type=int, default=4096)
+    add("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs")
+    add("--speculative-config", type=json.loads, default={}, help="method ngram or draft_model, as vLLM's JSON")
+    add("--acceptance", type=_rates, default=(), help="share of steps that accept 1, 2, ... tokens, e.g. 0.9,0.8")
+    add("--enable-prompt-tokens-details", action="store_true")
+    add("--enable-force-include-usage", action="store_true")
+    add("--enable-per-request-metrics", action="store_true")
+    add("--per-request-spec-decode-metrics", choices=("off", "summary", "detailed"), default="off")
+    add("--script", type=Path, help="scripted replies: a JSON array of rules, or one per line")
+    add("--reply-tokens", type=int, default=64, help="length of a reply without a script")
+    add("--seed", type=int, default=0)
+    add("--counts-file", type=Path, help="append the true counts of each ended request as a JSON line")
+    times = Timing()
+    add("--prefill-token-seconds", type=float, default=times.prefill_token)
+    add("--prefill-fixed-seconds", type=float, default=times.prefill_fixed)
+    add("--step-seconds", type=float, default=times.step)
+    add("--step-per-request-seconds", type=float, default=times.step_per_request)
+    add("--time-scale", type=float, default=times.scale, help="0: no waiting at all")
+    return parser
+
+
+def to_settings(options: argparse.Namespace) -> Settings:
+    """Settings of parsed options. Raises `ValueError` for a combination that a server would refuse."""
+    features = VERSIONS[options.emulate_version]
+    speculation: dict[str, Any] = options.speculative_config
+    settings = Settings(
+        model_name=options.served_model_name,
+        features=features,
+        model_path=options.model,
+        max_model_len=options.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        block_size=options.block_size,
+        num_blocks=options.num_gpu_blocks_override,
+        priority_scheduling=options.scheduling_policy == "priority",
+        spec_method=speculation.get("method", "none"),
+        spec_tokens=speculation.get("num_speculative_tokens", 0),
+        lookup=(speculation.get("prompt_lookup_min", 2), speculation.get("prompt_lookup_max", 5)),
+        acceptance=options.acceptance,
+        prompt_tokens_details=options.enable_prompt_tokens_details,
+        force_include_usage=options.enable_force_include_usage,
+        per_request_metrics=options.enable_per_request_metrics,
+        spec_metrics=options.per_request_spec_decode_metrics,
+        timing=Timing(
+            prefill_token=options.prefill_token_seconds,
+            prefill_fixed=options.prefill_fixed_seconds,
+            step=options.step_seconds,
+            step_per_request=options.step_per_request_seconds,
+            scale=options.time_scale,
+        ),
+        reply_tokens=options.reply_tokens,
+        seed=options.seed,
+        counts_file=options.counts_file,
+    )
+    settings.check()
+    return settings
+
+
+async def serve(settings: Settings, script: Path | None, host: str, port: int) -> None:
+    """Serve until SIGINT or SIGTERM; prints one JSON line with the address when ready."""
+    rules = read_script(script) if script else []
+    server = EmulatorServer(settings, rules)
+    # A client that goes away cancels its handler, which aborts its request.
+    runner = web.AppRunner(server.application(), handler_cancellation=True, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    listener = socket.create_server((host, port))
+    await web.SockSite(runner, listener).start()
+    address = f"http://{host}:{listener.getsockname()[1]}"
+    ready = {"url": address, "model": settings.model_name, "note": "emulated: no model runs"}
+    sys.stdout.write(json.dumps(ready) + "\n")
+    sys.stdout.flush()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+
+
+def main() -> None:
+    """Entry point."""
+    parser = make_parser()
+    options = parser.parse_args()
+    try:
+        settings = to_settings(options)
+        asyncio.run(serve(settings, options.script, options.host, options.port))
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    return tuple(float(rate) for rate in text.split(","))
+
+
+if __name__ == "__main__":
+    main()
