@@ -1,0 +1,1 @@
+"""Model files: which ones Paceline can fetch by itself, and where they lie."""

@@ -1,0 +1,36 @@
+"""What each vLLM platform needs: the command line, environment and limits of a server that Paceline starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paceline import config
+from paceline.errors import ConfigError
+from paceline.platforms import cpu, cuda, emulated
+from paceline.platforms.plan import LaunchPlan
+
+__all__ = ["LaunchPlan", "plan"]
+
+
+def plan(
+    engine: config.Engine, speculation: config.Speculation | None, model_path: str, python: Path, port: int
+) -> LaunchPlan:
+    """How to start the server of `[engines.NAME]` on a loopback port.
+
+    `python` belongs to the engine's venv. Raises `ConfigError` for a platform that cannot be launched.
+    """
+    match engine.platform:
+        case "cpu":
+            return cpu.plan(engine, speculation, model_path, python, port)
+        case "cuda":
+            return cuda.plan(engine, speculation, model_path, python, port)
+        case "emulated":
+            return emulated.plan(engine, speculation, model_path, python, port)
+        case "neuron":
+            raise ConfigError(
+                "platform: launching on neuron comes later; start vLLM with its Neuron plugin yourself and "
+                "name that server by `url = ...`",
+                field="platform",
+            )
+        case _:
+            raise ConfigError("platform: needed to start a server; set cpu, cuda or emulated", field="platform")

@@ -1,0 +1,73 @@
+"""The command line that vLLM has on every platform."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paceline import config
+from paceline.errors import ConfigError
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """A command, and the variables it needs. What the caller's environment already sets wins over `env`,
+    except LD_PRELOAD, where `preload` is added."""
+
+    command: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    preload: tuple[Path, ...] = ()
+
+
+def vllm_command(
+    engine: config.Engine, speculation: config.Speculation | None, model_path: str, python: Path, port: int
+) -> list[str]:
+    """vLLM's OpenAI server.
+
+    The module is run, not the `vllm` command: that one fails in the CPU package, which has another name.
+    """
+    flags = server_flags(engine, speculation, model_path, port)
+    return [str(python), "-m", "vllm.entrypoints.openai.api_server", *flags, "--disable-uvicorn-access-log"]
+
+
+def server_flags(
+    engine: config.Engine, speculation: config.Speculation | None, model_path: str, port: int
+) -> list[str]:
+    """vLLM's flags that Paceline needs everywhere. Speculation metrics without speculation stop vLLM's start."""
+    flags = ["--model", model_path, "--served-model-name", engine.served_model_name or engine.model]
+    flags += ["--host", "127.0.0.1", "--port", str(port), "--max-num-seqs", str(engine.max_concurrent_steps)]
+    flags += ["--enable-prompt-tokens-details", "--enable-force-include-usage"]
+    if engine.max_model_len:
+        flags += ["--max-model-len", str(engine.max_model_len)]
+    if speculation and speculation.method != "none":
+        flags += ["--speculative-config", json.dumps(speculative_config(speculation))]
+        flags += ["--per-request-spec-decode-metrics", "summary"]
+    return flags
+
+
+def speculative_config(speculation: config.Speculation) -> dict[str, str | int]:
+    """vLLM's form of a profile. Raises `ConfigError` for a draft_model profile without a draft model."""
+    values: dict[str, str | int] = {
+        "method": speculation.method,
+        "num_speculative_tokens": speculation.num_speculative_tokens,
+    }
+    if speculation.method == "ngram":
+        values["prompt_lookup_min"] = speculation.prompt_lookup_min
+        values["prompt_lookup_max"] = speculation.prompt_lookup_max
+    if speculation.method == "draft_model":
+        if not speculation.draft_model:
+            raise ConfigError("speculation: method draft_model needs `draft_model = ...`", field="draft_model")
+        values["model"] = speculation.draft_model
+    return values
+
+
+def vllm_env(speculation: config.Speculation | None, model_path: str) -> dict[str, str]:
+    """vLLM sends no usage statistics; with all files at hand it asks no model hub either."""
+    env = {"VLLM_NO_USAGE_STATS": "1"}
+    models = [model_path, *([speculation.draft_model] if speculation and speculation.draft_model else [])]
+    if all(Path(model).is_dir() for model in models):
+        env["HF_HUB_OFFLINE"] = "1"
+    return env
