@@ -45,6 +45,8 @@ class NewAttempt:
     speculation_profile: str
     dispatched_at: datetime
     reservation: Reservation
+    cost: Cost = field(default_factory=Cost)
+    """What is billed if the runtime dies before the first checkpoint: the whole prompt as uncached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,8 @@ class Ledger(Protocol):
         ...
 
     async def close_attempt(self, end: AttemptEnd) -> None:
-        """Close an attempt and its step. Idempotent: a closed attempt is left as it is."""
+        """Close an attempt and its step. Idempotent: a closed attempt is left as it is. Raises `RuntimeLost` when
+        another runtime has closed it meanwhile as an orphan: this end, and its answer, are not kept."""
         ...
 
     async def close_queued(self, step_id: str, state: StepState, error_reason: str, error_message: str) -> None:
