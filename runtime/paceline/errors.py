@@ -21,8 +21,8 @@ class PacelineError(Exception):
         self.message = message or (type(self).__doc__ or "").splitlines()[0]
         self.metadata = {key: str(value) for key, value in metadata.items()}
         self.failure: object | None = None
-        """What a step had used when it failed after its dispatch: `paceline.workflow.events.StepFailureInfo` in the
-        server, `paceline.v1` `StepFailure` in the client."""
+        """What a step had used when it failed after its dispatch: `StepFailureInfo` of `workflow.events` in the
+        server, `StepFailure` of `paceline.v1` in the client."""
         super().__init__(self.message)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Protocol
@@ -59,6 +60,9 @@ class Attempt:
                         self.end = item
                     elif not self._took(item, emit):
                         break
+        except EngineLost:
+            self.replica.suspect()
+            raise
         finally:
             self._share.stop()
         if not self._parser.stopped:
@@ -85,10 +89,10 @@ class Attempt:
 
     def kept_count(self) -> int:
         """How many of the generated ids stay in the transcript."""
-        return self._parser.kept_ids if self._parser.stopped else len(self.generated)
+        return self._parser.kept_ids
 
     def kept(self) -> array[int]:
-        """The generated ids that stay in the transcript: those before the token in which a stop text begins."""
+        """The generated ids that stay in the transcript: see `OutputParser.kept_ids`."""
         return self.generated[: self.kept_count()]
 
     @property
@@ -166,7 +170,7 @@ class Attempt:
 class Emit(Protocol):
     """Takes events of the stream."""
 
-    def __call__(self, events: list[Event], /) -> None: ...
+    def __call__(self, events: Sequence[Event], /) -> None: ...
 
 
 def utcnow() -> datetime:

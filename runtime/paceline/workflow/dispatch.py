@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -124,7 +124,7 @@ class Dispatcher:
         run = job.run
         run.show(Phase.PREFILL)
 
-        def emit(events: list[Event]) -> None:
+        def emit(events: Sequence[Event]) -> None:
             if events:
                 run.quiet()
             for event in events:

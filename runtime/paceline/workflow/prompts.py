@@ -58,7 +58,7 @@ class Prompt:
             step.step_id,
             step.workflow_id,
             self.context.extend(generated),
-            _closed(generated, chat),
+            chat.closes(generated),
             self.system,
             self.tools,
             chat.tokenizer_hash,
@@ -138,8 +138,6 @@ class Prompts:
             return
         head = workflow.head_step_id
         chain = await self._ledger.load_chain(workflow.tenant, head) if head else []
-            await self._ledger.load_chain(workflow.tenant, workflow.head_step_id) if workflow.head_step_id else []
-        )
         if parent.step_id not in {step.step_id for step in chain}:
             raise StepNotFound(
                 f"step {parent.step_id} is not in workflow {workflow.workflow_id}", step_id=parent.step_id
@@ -157,7 +155,7 @@ class Prompts:
             step_id,
             last.workflow_id,
             context_of(chain),
-            _closed(unpack(last.segments.generated), chat),
+            chat.closes(unpack(last.segments.generated)),
             last.system,
             last.tools,
             last.segments.tokenizer_hash,
@@ -171,10 +169,6 @@ class Prompts:
 def history_of(chain: Sequence[Step]) -> list[Message]:
     """All messages of a chain of finished steps, in order."""
     return [message for step in chain for message in (*step.input, step.output) if message is not None]
-
-
-def _closed(generated: Sequence[int], chat: ChatModel) -> bool:
-    return bool(generated) and generated[-1] in chat.stop_token_ids
 
 
 def _changed(parent: Head, chat: ChatModel, system: str, tools: tuple[Tool, ...]) -> ReuseBreak | None:

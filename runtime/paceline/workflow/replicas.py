@@ -30,6 +30,8 @@ class Replica:
     info: EngineInfo | None = None
     detail: str = ""
     """What a starting engine is doing, or why it is down."""
+    suspect: Callable[[], None] = lambda: None
+    """Called when a step lost its stream, so that somebody looks at the engine."""
     time: SharedTime = field(default_factory=SharedTime)
 
     @property

@@ -1,0 +1,200 @@
+"""The composition root: the only module that knows all the others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from paceline import config
+from paceline.errors import LedgerUnavailable
+from paceline.fleet import Fleet
+from paceline.ledger.keys import KeyStore
+from paceline.ledger.prices import PriceBook
+from paceline.ledger.reports import CostQueries
+from paceline.ledger.schema import create_if_missing
+from paceline.ledger.store import SqlLedger
+from paceline.metrics import Metrics
+from paceline.models.resolve import resolve_model
+from paceline.routing.placement import ReplicaPhase
+from paceline.rpc.server import RpcServer, create_server
+from paceline.steplog import StepLog
+from paceline.transcript import chat
+from paceline.workflow.closing import Closer
+from paceline.workflow.dispatch import Dispatcher, Served
+from paceline.workflow.identity import new_id
+from paceline.workflow.model import Sampling
+from paceline.workflow.ports import Ledger
+from paceline.workflow.prompts import Prompts
+from paceline.workflow.replicas import Replicas
+from paceline.workflow.steps import Steps
+from paceline.workflow.workflows import Workflows
+
+CHECKPOINT_SECONDS = 1.0
+IDLE_CHECK_SECONDS = 60.0
+MIB = 1 << 20
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A running Paceline."""
+
+    runtime_id: str
+    port: int
+    """Port of the gRPC server."""
+    metrics_port: int | None
+    replicas: Replicas
+    ready: asyncio.Event
+    """Set once the first replica was ready."""
+
+
+@asynccontextmanager
+async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
+    """Start everything, yield, stop everything: health first, then the steps, engines and the database last.
+
+    Raises `ConfigError`, `ModelError`, `LedgerInUse`, `SchemaOutdated` or `LedgerUnavailable` before anything
+    listens. Engines become ready later; their steps wait meanwhile.
+    """
+    runtime_id = new_id("rt")
+    prices = PriceBook.from_settings(settings)
+    async with AsyncExitStack() as stack:
+        paths = {name: resolve_model(model.path) for name, model in settings.models.items()}
+        models = {name: await _serve_model(name, path, settings.models[name]) for name, path in paths.items()}
+        ledger = await stack.enter_async_context(_open_ledger(settings, runtime_id))
+        replicas = Replicas(settings.limits.max_queued_steps)
+        closer, metrics = Closer(), Metrics()
+        dispatcher = Dispatcher(
+            ledger=ledger,
+            closer=closer,
+            prompts=Prompts(ledger, settings.limits.transcript_cache_mib * MIB),
+            replicas=replicas,
+            models=models,
+            prices=prices,
+            observers=(StepLog(), metrics),
+            runtime_id=runtime_id,
+        )
+        workflows = Workflows(ledger, models)
+        steps = Steps(ledger, workflows, dispatcher)
+        stack.push_async_callback(closer.retry)
+        _maintain(stack, settings.ledger, dispatcher, closer, ledger=ledger, runtime_id=runtime_id)
+        fleet = Fleet(settings, paths, replicas, config.data_dir() / "logs")
+        await fleet.start(stack)
+        _watch(metrics, steps, replicas, closer)
+        metrics_port = _serve_metrics(stack, metrics, settings.server.metrics_listen)
+        server = await create_server(
+            settings.server, steps=steps, workflows=workflows, costs=CostQueries(ledger), keys=KeyStore(ledger)
+        )
+        await server.start()
+        stack.push_async_callback(_stop_serving, server, steps, settings.server.shutdown_grace_seconds)
+        _start(stack, "health", _report_health(server, fleet))
+        log.info("runtime_started", runtime_id=runtime_id, port=server.port, metrics_port=metrics_port)
+        yield Runtime(runtime_id, server.port, metrics_port, replicas, fleet.ready)
+        log.info("runtime_stopping", running=steps.running())
+
+
+async def _serve_model(name: str, path: str, settings: config.Model) -> Served:
+    model = await chat.load(path, settings.template)
+    return Served(
+        name, model, Sampling(settings.sampling_temperature, max_output_tokens=settings.max_output_tokens)
+    )
+
+
+@asynccontextmanager
+async def _open_ledger(settings: config.Settings, runtime_id: str) -> AsyncIterator[SqlLedger]:
+    url = settings.ledger_url
+    await asyncio.to_thread(create_if_missing, url)
+    ledger = await SqlLedger.open(url, write_timeout=settings.ledger.write_timeout_seconds, holder=runtime_id)
+    try:
+        lease = settings.ledger.lease_seconds
+        await ledger.register_runtime(runtime_id, socket.gethostname(), os.getpid(), lease)
+        orphans = await ledger.close_orphans(runtime_id)
+        if orphans:
+            log.warning("orphans_closed", count=orphans)
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+def _maintain(
+    stack: AsyncExitStack,
+    settings: config.Ledger,
+    dispatcher: Dispatcher,
+    closer: Closer,
+    *,
+    ledger: Ledger,
+    runtime_id: str,
+) -> None:
+    lease = settings.lease_seconds
+
+    async def renew() -> None:
+        await ledger.renew_lease(runtime_id, lease)
+        await ledger.close_orphans(runtime_id)
+
+    async def close_idle() -> None:
+        await ledger.close_idle(settings.idle_close_hours * 3600)
+
+    for name, seconds, work in (
+        ("checkpoint", CHECKPOINT_SECONDS, dispatcher.checkpoint),
+        ("closes", CHECKPOINT_SECONDS, closer.retry),
+        ("lease", lease / 3, renew),
+        ("idle", IDLE_CHECK_SECONDS, close_idle),
+    ):
+        _start(stack, name, _every(seconds, work))
+
+
+async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Do `work` again and again; a database that does not answer is tried again at the next turn."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except LedgerUnavailable as error:
+            log.warning("ledger_unavailable", error=error.message)
+
+
+def _start(stack: AsyncExitStack, name: str, work: Awaitable[None]) -> None:
+    async def stop() -> None:
+        task.cancel()
+        await asyncio.wait([task])
+
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda ended: _check_ended(name, ended))
+    stack.push_async_callback(stop)
+
+
+def _check_ended(name: str, task: asyncio.Future[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        log.error("background_task_failed", task=name, exc_info=error)
+
+
+def _watch(metrics: Metrics, steps: Steps, replicas: Replicas, closer: Closer) -> None:
+    metrics.watch(steps.running, replicas.queued, closer.kept)
+    for replica in replicas.all():
+        load = replica.load
+        metrics.watch_replica(load.name, load.model, lambda load=load: load.phase is ReplicaPhase.READY)
+
+
+def _serve_metrics(stack: AsyncExitStack, metrics: Metrics, address: str) -> int | None:
+    if not address:
+        return None
+    host, _, port = address.rpartition(":")
+    server, bound = metrics.serve(host, int(port))
+    stack.callback(server.server_close)
+    stack.callback(server.shutdown)
+    return bound
+
+
+async def _report_health(server: RpcServer, fleet: Fleet) -> None:
+    await fleet.ready.wait()
+    await server.set_serving(True)
+
+
+async def _stop_serving(server: RpcServer, steps: Steps, grace: float) -> None:
+    await asyncio.gather(server.stop(grace + 1), steps.close(grace))

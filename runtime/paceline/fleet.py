@@ -1,0 +1,101 @@
+"""The engines of the configuration as replicas: connected or launched, and watched."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import structlog
+
+from paceline import config
+from paceline.engines.base import EngineInfo
+from paceline.engines.launcher import LaunchedServer, ServerState
+from paceline.engines.monitor import Monitor
+from paceline.engines.vllm_http import VllmHttpEngine
+from paceline.routing.placement import ReplicaLoad, ReplicaPhase
+from paceline.workflow.replicas import Replica, Replicas
+
+log = structlog.get_logger()
+
+
+class Fleet:
+    """Starts what is to be started, watches everything, and tells the router. Close the stack to stop it all."""
+
+    def __init__(
+        self, settings: config.Settings, models: dict[str, str], replicas: Replicas, log_dir: Path
+    ) -> None:
+        self._settings = settings
+        self._models = models
+        self._replicas = replicas
+        self._log_dir = log_dir
+        self.ready = asyncio.Event()
+        """Set once the first replica was ready."""
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Start every engine; does not wait until they are ready."""
+        for name, engine in self._settings.engines.items():
+            await self._add(stack, name, engine)
+
+    async def _add(self, stack: AsyncExitStack, name: str, engine: config.Engine) -> None:
+        server = self._launched(name, engine) if engine.platform else None
+        adapter = VllmHttpEngine(
+            server.url if server else engine.url,
+            api_key=engine.api_key,
+            served_model_name=engine.served_model_name,
+            stall_seconds=self._settings.limits.stall_seconds,
+        )
+        stack.push_async_callback(adapter.close)
+        load = ReplicaLoad(name, engine.model, engine.max_concurrent_steps)
+        replica = Replica(load, adapter, engine.instance_type, engine.speculation)
+        self._replicas.add(replica)
+        watch = _Watch(self, replica, server)
+        monitor = Monitor(name, adapter, watch.probed)
+        replica.suspect = monitor.suspect
+        if server:
+            server.on_state = lambda state: watch.launched(state, monitor)
+            await server.start()
+            stack.push_async_callback(server.close)
+        task = asyncio.create_task(monitor.run(), name=f"monitor {name}")
+        stack.push_async_callback(_stop, task)
+
+    def _launched(self, name: str, engine: config.Engine) -> LaunchedServer:
+        speculation = self._settings.speculation.get(engine.speculation)
+        return LaunchedServer(name, engine, speculation, self._models[engine.model], self._log_dir)
+
+    def set_phase(self, name: str, phase: ReplicaPhase, detail: str) -> None:
+        """Tell the router."""
+        self._replicas.set_phase(name, phase, detail)
+        if phase is ReplicaPhase.READY:
+            self.ready.set()
+
+
+class _Watch:
+    """Puts together what the monitor and the launcher know of one engine."""
+
+    def __init__(self, fleet: Fleet, replica: Replica, server: LaunchedServer | None) -> None:
+        self._fleet = fleet
+        self._replica = replica
+        self._server = server
+
+    def probed(self, phase: ReplicaPhase, detail: str, info: EngineInfo | None) -> None:
+        """The monitor saw a change. A server that its launcher is starting again is not down."""
+        if info:
+            self._replica.info = info
+        if phase is ReplicaPhase.DOWN and self._server and self._server.state.phase not in {"failed", "stopped"}:
+            phase = ReplicaPhase.STARTING
+        self._fleet.set_phase(self._replica.name, phase, detail)
+
+    def launched(self, state: ServerState, monitor: Monitor) -> None:
+        """The launcher saw a change."""
+        log.info("engine_state", engine=self._replica.name, phase=state.phase, detail=state.detail)
+        if state.phase == "ready":
+            return  # the monitor's probe decides
+        monitor.restarted()
+        phase = ReplicaPhase.DOWN if state.phase in {"failed", "stopped"} else ReplicaPhase.STARTING
+        self._fleet.set_phase(self._replica.name, phase, state.detail)
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])

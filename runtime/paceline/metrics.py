@@ -1,0 +1,100 @@
+"""Prometheus metrics: every name is here. Served on loopback over HTTP; no label holds an id or content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from paceline.errors import ConfigError
+from paceline.workflow.ports import StepReport
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Metrics:
+    """Counts the steps that ended and shows the load now. An `Observer` of steps."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        step = ("model", "replica", "state")
+        where = ("model", "replica")
+        self._steps = Counter("paceline_steps", "Attempts that ended.", step, registry=self.registry)
+        self._tokens = Counter(
+            "paceline_tokens", "Tokens by kind, as far as reported.", (*where, "kind"), registry=self.registry
+        )
+        self._cost = Counter(
+            "paceline_list_cost_usd", "List cost of attempts, in USD.", where, registry=self.registry
+        )
+        self._accelerator = Counter(
+            "paceline_accelerator_seconds", "Busy time of replicas, in seconds.", where, registry=self.registry
+        )
+        self._queue = Histogram(
+            "paceline_queue_seconds", "Arrival to dispatch.", where, buckets=_SECONDS, registry=self.registry
+        )
+        self._first = Histogram(
+            "paceline_first_token_seconds",
+            "Dispatch to first token.",
+            where,
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._total = Histogram(
+            "paceline_step_seconds", "Arrival to end.", where, buckets=_SECONDS, registry=self.registry
+        )
+
+    def watch(self, running: Callable[[], int], queued: Callable[[], int], kept: Callable[[], int]) -> None:
+        """Show these counts whenever the metrics are read."""
+        gauges = (
+            ("paceline_steps_running", "Steps under way.", running),
+            ("paceline_steps_queued", "Steps that wait for a place on a replica.", queued),
+            ("paceline_ledger_writes_kept", "Closes that wait for the database.", kept),
+        )
+        for name, text, read in gauges:
+            Gauge(name, text, registry=self.registry).set_function(read)
+
+    def watch_replica(self, name: str, model: str, ready: Callable[[], bool]) -> None:
+        """Show whether a replica is ready."""
+        if not hasattr(self, "_ready"):
+            self._ready = Gauge(
+                "paceline_replica_ready",
+                "1 if the replica takes steps.",
+                ("replica", "model"),
+                registry=self.registry,
+            )
+        self._ready.labels(name, model).set_function(lambda: float(ready()))
+
+    def step_ended(self, report: StepReport) -> None:
+        """Count one attempt."""
+        end, where = report.end, (report.model, report.end.replica)
+        self._steps.labels(*where, end.state).inc()
+        for kind, count in _counts(report):
+            if count:
+                self._tokens.labels(*where, kind).inc(count)
+        self._cost.labels(*where).inc((end.cost.list_nanos or 0) / 1e9)
+        self._accelerator.labels(*where).inc(end.accelerator_seconds)
+        self._queue.labels(*where).observe(end.timings.queue)
+        self._total.labels(*where).observe(end.timings.total)
+        if end.timings.first_token is not None:
+            self._first.labels(*where).observe(end.timings.first_token)
+
+    def serve(self, host: str, port: int) -> tuple[WSGIServer, int]:
+        """Serve /metrics; returns the server to shut down and its port. Raises `ConfigError`."""
+        try:
+            server, _ = start_http_server(port, addr=host, registry=self.registry)
+        except OSError as error:
+            raise ConfigError(
+                f"server.metrics_listen: cannot listen on {host}:{port} ({error.strerror}); choose another port",
+                field="server.metrics_listen",
+            ) from None
+        return server, int(server.server_port)
+
+
+def _counts(report: StepReport) -> Iterable[tuple[str, int | None]]:
+    usage, speculation = report.end.usage, report.end.speculation
+    yield "uncached_prompt", usage.uncached_prompt
+    yield "cached_prompt", usage.cached_prompt
+    yield "output", usage.output
+    yield "drafted", speculation.drafted
+    yield "accepted", speculation.accepted

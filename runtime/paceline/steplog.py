@@ -1,0 +1,43 @@
+"""The canonical log line: one per attempt that ended, with the ids, tokens and cost of its ledger row."""
+
+from __future__ import annotations
+
+import structlog
+
+from paceline.workflow.ports import StepReport
+
+log = structlog.get_logger()
+
+
+class StepLog:
+    """Writes the line. An `Observer` of steps. It holds counts and ids, never content."""
+
+    def step_ended(self, report: StepReport) -> None:
+        """Write one line; a level above info for an attempt that did not finish."""
+        end = report.end
+        write = log.warning if end.error_reason else log.info
+        write(
+            "step",
+            tenant=report.tenant,
+            workflow_id=report.workflow_id,
+            step_id=report.step_id,
+            request_id=report.request_id,
+            attempt=report.attempt,
+            model=report.model,
+            replica=end.replica,
+            state=end.state,
+            finish_reason=end.finish_reason,
+            error_reason=end.error_reason or None,
+            uncached_prompt_tokens=end.usage.uncached_prompt,
+            cached_prompt_tokens=end.usage.cached_prompt,
+            output_tokens=end.usage.output,
+            drafted_tokens=end.speculation.drafted,
+            accepted_draft_tokens=end.speculation.accepted,
+            carried_tokens=end.reuse.carried_tokens if end.reuse else None,
+            break_reason=end.reuse.break_reason if end.reuse else None,
+            list_cost_usd_nanos=end.cost.list_nanos,
+            infrastructure_cost_usd_nanos=end.cost.infrastructure_nanos,
+            queue_ms=round(end.timings.queue * 1000, 3),
+            first_token_ms=None if end.timings.first_token is None else round(end.timings.first_token * 1000, 3),
+            total_ms=round(end.timings.total * 1000, 3),
+        )
