@@ -33,7 +33,7 @@ def code_of(failed: grpc.RpcError) -> grpc.StatusCode:
 def to_error(failed: grpc.RpcError) -> PacelineError:
     """The error of a failed call: its class by the reason in `ErrorInfo`, else `PacelineError`.
 
-    `metadata["grpc_code"]` is the name of the gRPC code. Raise it from `failed`, so that `step_failure` works.
+    `metadata["grpc_code"]` is the name of the gRPC code; `failure` is set when the status has a `StepFailure`.
     """
     text = cast("_Call", failed).details() or "the call failed without a message"
     info = _detail(failed, error_details_pb2.ErrorInfo())
@@ -44,7 +44,10 @@ def to_error(failed: grpc.RpcError) -> PacelineError:
         kind = _CLASSES.get(info.reason, PacelineError)
         if kind is PacelineError:
             metadata["reason"] = info.reason
-    return kind(text, **metadata)
+    error = kind(text, **metadata)
+    failure = _detail(failed, step_service_pb2.StepFailure())
+    error.failure = None if failure is None else _convert.failure(failure)
+    return error
 
 
 def is_retryable(failed: grpc.RpcError) -> bool:
@@ -57,11 +60,7 @@ def is_retryable(failed: grpc.RpcError) -> bool:
 
 def step_failure(error: PacelineError) -> StepFailure | None:
     """What the failed step had cost; None when it failed before its dispatch."""
-    failed = error.__cause__
-    if not isinstance(failed, grpc.RpcError):
-        return None
-    message = _detail(failed, step_service_pb2.StepFailure())
-    return None if message is None else _convert.failure(message)
+    return error.failure if isinstance(error.failure, StepFailure) else None
 
 
 def _detail(failed: grpc.RpcError, into: M) -> M | None:
