@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from paceline.errors import ConfigError
@@ -73,7 +73,7 @@ def _sqlite(path: Path, *, busy_seconds: float, begin: str, pool_size: int) -> E
             connection.execute(f"PRAGMA {pragma}")
         return connection
 
-    engine = create_engine("sqlite://", creator=connect, pool_size=pool_size, max_overflow=0)
+    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=pool_size, max_overflow=0)
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:

@@ -59,6 +59,6 @@ def _look_up(error: sqlalchemy.exc.DBAPIError) -> tuple[str, str, bool]:
         code = getattr(original, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         return _SQLITE.get(code, (f"failed: {original}", "run `paceline db check`", False))
     state = getattr(original, "sqlstate", None)
-    if state is None or state[:2] in {"08", "57"} and state != "57014":
+    if state is None or (state[:2] in {"08", "57"} and state != "57014"):
         return _UNKNOWN
     return _POSTGRES.get(state, (f"failed: {original}".rstrip(), "run `paceline db check`", False))

@@ -59,24 +59,22 @@ class PriceBook:
             {name: _accelerator_price(name, price) for name, price in settings.accelerators.items()},
         )
 
-    def list_cost(self, model: str, usage: Usage, prompt_tokens: int) -> int | None:
-        """Nano-USD at list prices; None for an unpriced model.
-
-        Where the cached share is not reported, all `prompt_tokens` are priced as uncached. Output that is not
-        reported costs nothing.
-        """
+    def list_cost(self, model: str, usage: Usage) -> Cost:
+        """List cost of one attempt; no amount for an unpriced model. What is not reported costs nothing: where
+        the cached share is unknown, `usage.uncached_prompt` is the whole prompt."""
         price = self._tokens.get(model)
         if price is None:
-            return None
-        uncached, cached = usage.uncached_prompt, usage.cached_prompt
-        if uncached is None or cached is None:
-            uncached, cached = prompt_tokens, 0
-        total = uncached * price.input + cached * price.cached_input + (usage.output or 0) * price.output
-        return round_half_even(total, MILLION)
+            return Cost()
+        total = (
+            (usage.uncached_prompt or 0) * price.input
+            + (usage.cached_prompt or 0) * price.cached_input
+            + (usage.output or 0) * price.output
+        )
+        return Cost(round_half_even(total, MILLION), price_name=price.name, example_price=price.example)
 
-    def worst_case(self, model: str, prompt_tokens: int, max_output: int) -> int:
-        """Most that a step can cost at list prices: the whole prompt uncached. 0 for an unpriced model."""
-        return self.list_cost(model, Usage(output=max_output), prompt_tokens) or 0
+    def worst_case(self, model: str, prompt_tokens: int, output_tokens: int) -> int:
+        """Nano-USD of a whole uncached prompt and the longest answer; 0 for an unpriced model."""
+        return self.list_cost(model, Usage(uncached_prompt=prompt_tokens, output=output_tokens)).list_nanos or 0
 
     def infrastructure_cost(self, instance_type: str, seconds: float) -> int | None:
         """Nano-USD of accelerator time; None without an hourly price (such as for an empty instance type)."""
@@ -85,18 +83,10 @@ class PriceBook:
             return None
         return round_half_even(round(seconds * MILLION) * price.per_hour, MICROSECONDS_PER_HOUR)
 
-    def cost(
-        self, model: str, usage: Usage, prompt_tokens: int, instance_type: str = "", seconds: float = 0.0
-    ) -> Cost:
-        """Both costs of one attempt with the name of its price and whether any price is an example."""
-        token_price = self._tokens.get(model)
-        accelerator = self._accelerators.get(instance_type)
-        return Cost(
-            list_nanos=self.list_cost(model, usage, prompt_tokens),
-            infrastructure_nanos=self.infrastructure_cost(instance_type, seconds),
-            price_name=token_price.name if token_price else "",
-            example_price=any(price.example for price in (token_price, accelerator) if price),
-        )
+    def example(self, instance_type: str) -> bool:
+        """Whether the hourly price of an instance type is an example."""
+        price = self._accelerators.get(instance_type)
+        return price is not None and price.example
 
 
 def round_half_even(numerator: int, denominator: int) -> int:

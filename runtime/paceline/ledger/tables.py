@@ -1,7 +1,7 @@
 """The tables. Times are UTC microseconds, durations microseconds, money nano-USD, token ids uint32 little-endian.
 
-Facts about a dispatch (usage, speculation, timings, cost) are kept once, with the attempt; a step shows those of its
-last attempt. NULL means not reported, never 0.
+Facts about a dispatch (usage, speculation, timings, cost) are kept once, with the attempt; a step shows those of
+its last attempt. NULL means not reported, never 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one thread that writes. It takes all waiting operations, commits them together, then answers their callers."""
+"""The one thread that writes. It takes all waiting operations, commits them together and answers their callers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from paceline.errors import InvalidArgument, LedgerUnavailable
 from paceline.ledger.failures import translate, unavailable
@@ -196,7 +196,7 @@ def _run_alone(connection: Connection, pending: _Pending) -> _Answer:
 
 def _database_failed(error: Exception) -> bool:
     """Whether the database failed, rather than one operation."""
-    return isinstance(error, SQLAlchemyError) and not isinstance(error, IntegrityError | DataError)
+    return isinstance(error, DBAPIError) and not isinstance(error, IntegrityError | DataError)
 
 
 def _complete(answers: list[_Answer]) -> None:
