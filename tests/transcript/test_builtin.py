@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from paceline.transcript.builtin import MARKER_TOKENS, SPECIAL_TOKENS, builtin_tokenizer
 
 TOKENIZER = builtin_tokenizer()

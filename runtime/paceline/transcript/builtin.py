@@ -36,7 +36,10 @@ TEMPLATE = """\
             {{- call.function.name | tojson ~ ', "arguments": ' ~ call.function.arguments | tojson }}
             {{- '}\\n</tool_call>' }}
         {%- endfor %}{% endset %}
-        {{- turn('assistant', message.content ~ calls) }}
+        {%- set thought %}{% if message.reasoning_content %}
+            {{- '<think>\\n' ~ message.reasoning_content ~ '\\n</think>\\n\\n' }}
+        {%- endif %}{% endset %}
+        {{- turn('assistant', thought ~ message.content ~ calls) }}
     {%- elif message.role == 'user' or not loop.first %}
         {{- turn(message.role, message.content) }}
     {%- endif %}
@@ -47,7 +50,7 @@ TEMPLATE = """\
 
 def builtin_tokenizer() -> Tokenizer:
     """Return a new byte-level tokenizer: ids 0 to 255 are the byte values, then come special and marker tokens."""
-    vocab = {symbol: byte for byte, symbol in enumerate(_byte_symbols())}
+    vocab = {symbol: byte for byte, symbol in enumerate(byte_symbols())}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -56,8 +59,8 @@ def builtin_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def _byte_symbols() -> list[str]:
-    """Each byte's symbol in GPT-2's alphabet: printable ones stand for themselves, the rest follows U+0100."""
+def byte_symbols() -> list[str]:
+    """Return each byte's symbol in GPT-2's alphabet: printable bytes stand for themselves."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(256)]

@@ -34,14 +34,16 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], tools: Sequence[Tool], add_generation_prompt: bool) -> str:
         """Return the conversation as text. Raises `InvalidMessage` when the template refuses it."""
         try:
-            return self._compiled.render(
+            text = self._compiled.render(
                 messages=[_message(message) for message in messages],
                 tools=[_tool(tool) for tool in tools] or None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,
             )
-        except (jinja2.TemplateError, TypeError) as error:
+            text.encode()  # half a surrogate pair, escaped in JSON, is not text
+            return text
+        except (jinja2.TemplateError, TypeError, UnicodeEncodeError, RecursionError) as error:
             raise InvalidMessage(
                 f"messages: the model's chat template refuses them: {error}", field="messages", detail=error
             ) from error
@@ -68,7 +70,7 @@ def _arguments(arguments_json: str) -> Any:
     """Templates expect an object; what is none is shown as the text that it is."""
     try:
         value = json.loads(arguments_json or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments_json
     return value if isinstance(value, dict) else arguments_json
 

@@ -1,0 +1,110 @@
+"""The token ids of a conversation, kept in the form in which they are sent.
+
+A context costs memory and time in bytes, never in Python objects: it is the text of a JSON array that only grows.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from paceline.errors import StepNotFinished
+from paceline.workflow.model import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A sequence of token ids: `body` is its decimal ids with commas between, `tokens` how many they are."""
+
+    body: bytes = b""
+    tokens: int = 0
+
+    @classmethod
+    def empty(cls) -> Context:
+        """The context of no tokens."""
+        return cls()
+
+    def extend(self, ids: Sequence[int]) -> Context:
+        """Return this context with ids appended: work for the new ids and one copy of the bytes."""
+        if not ids:
+            return self
+        added = orjson.dumps(ids if isinstance(ids, list) else list(ids))[1:-1]
+        return Context(b",".join((self.body, added)) if self.body else added, self.tokens + len(ids))
+
+    def truncate(self, tokens: int) -> Context:
+        """Return the first `tokens` ids. Raises `ValueError` when there are not so many."""
+        if not 0 <= tokens <= self.tokens:
+            raise ValueError(f"a context of {self.tokens} tokens cannot be cut to {tokens}")
+        if tokens == 0:
+            return Context()
+        return Context(self.body.rsplit(b",", self.tokens - tokens)[0], tokens)
+
+    def prompt_json(self) -> bytes:
+        """Return the JSON array of the ids."""
+        return b"[" + self.body + b"]"
+
+
+def pack(ids: Iterable[int]) -> bytes:
+    """Return ids as uint32, little-endian."""
+    return _little_endian(array("I", ids)).tobytes()
+
+
+def unpack(packed: bytes) -> array[int]:
+    """Return the ids of `pack`. Raises `ValueError` for bytes that are none."""
+    ids = array("I")
+    ids.frombytes(packed)
+    return _little_endian(ids)
+
+
+def context_of(chain: Sequence[Step]) -> Context:
+    """Fold the segments of a step and its ancestors, root first, to the context after the last one.
+
+    Raises `StepNotFinished` for a step without segments, `ValueError` when a step carries more ids than there are.
+    """
+    ids = array("I")
+    for step in chain:
+        if step.segments is None:
+            raise StepNotFinished(f"step {step.step_id} has no answer to continue from", step_id=step.step_id)
+        if step.segments.carried > len(ids):
+            raise ValueError(f"step {step.step_id} carries {step.segments.carried} of {len(ids)} tokens")
+        del ids[step.segments.carried :]
+        ids.extend(unpack(step.segments.rendered))
+        ids.extend(unpack(step.segments.generated))
+    return Context.empty().extend(ids)
+
+
+class ContextCache:
+    """The most recently used contexts by step id, up to `max_bytes` of ids."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._contexts: OrderedDict[str, Context] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, step_id: str) -> Context | None:
+        """Return the context after a step, None if it is not (or no longer) kept."""
+        context = self._contexts.get(step_id)
+        if context is not None:
+            self._contexts.move_to_end(step_id)
+        return context
+
+    def put(self, step_id: str, context: Context) -> None:
+        """Keep the context after a step, dropping the ones unused for longest."""
+        if (old := self._contexts.pop(step_id, None)) is not None:
+            self.bytes -= len(old.body)
+        self._contexts[step_id] = context
+        self.bytes += len(context.body)
+        while self.bytes > self._max_bytes:
+            _, dropped = self._contexts.popitem(last=False)
+            self.bytes -= len(dropped.body)
+
+
+def _little_endian(ids: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids
