@@ -15,14 +15,13 @@ class StallGuard:
     as everything else that a chunk costs.
     """
 
-    __slots__ = ("_on_stall", "_seconds", "_since", "_timer", "stalled")
+    __slots__ = ("_on_stall", "_seconds", "_since", "_timer")
 
     def __init__(self, seconds: float, on_stall: Callable[[], object]) -> None:
         self._seconds = seconds
         self._on_stall = on_stall
         self._since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.stalled = False
 
     def __enter__(self) -> StallGuard:
         self.resume()
@@ -51,5 +50,4 @@ class StallGuard:
         if left > 0:
             self._arm(left)
         else:
-            self.stalled = True
             self._on_stall()

@@ -7,6 +7,7 @@ import io
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from functools import partial
 from http import HTTPStatus
 
 import aiohttp
@@ -115,7 +116,7 @@ class VllmHttpEngine:
         try:
             reply = await self._post("/v1/completions", body, headers)
             try:
-                with StallGuard(self._stall_seconds, reply.close) as guard:
+                with StallGuard(self._stall_seconds, partial(_time_out, reply)) as guard:
                     await _raise_for_status(reply)
                     while not stream.done:
                         data = await reply.content.readany()
@@ -131,6 +132,10 @@ class VllmHttpEngine:
             finally:
                 reply.close()
         except (aiohttp.ClientError, TimeoutError) as error:
+            raise _lost(error) from error
+        except RuntimeError as error:  # what aiohttp raises on connections that close() has taken away
+            if not self._session().closed:
+                raise
             raise _lost(error) from error
 
     async def healthy(self) -> bool:
@@ -186,6 +191,10 @@ async def _drain(reply: aiohttp.ClientResponse) -> None:
         async with asyncio.timeout(_DRAIN_SECONDS):
             while await reply.content.readany():
                 pass
+
+
+def _time_out(reply: aiohttp.ClientResponse) -> None:
+    reply.content.set_exception(TimeoutError())
 
 
 def _lost(error: Exception) -> EngineLost:
