@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import grpc
 import structlog
@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 _Context = grpc.aio.ServicerContext[Any, Any]
 _Unary = Callable[[Any, _Context], Awaitable[Any]]
 _Stream = Callable[[Any, _Context], AsyncGenerator[Any, None]]
-_Handler = grpc.RpcMethodHandler[Any, Any]
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class KeyVerifier(Protocol):

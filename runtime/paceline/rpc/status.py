@@ -16,9 +16,9 @@ from paceline.workflow.events import StepFailureInfo
 
 DOMAIN: Final = "paceline.dev"
 RETRY_DELAY: Final = Duration(seconds=1)
-MAX_TEXT: Final = 400
-MAX_VALUE: Final = 100
-"""Longest message and metadata value, in characters: a status travels in HTTP headers, and clients take 8 KiB."""
+MAX_TEXT_BYTES: Final = 512
+MAX_VALUE_BYTES: Final = 128
+"""Longest text and metadata value: a status travels in HTTP headers, of which clients take 8 KiB altogether."""
 
 CODES: Final[dict[type[errors.PacelineError], StatusCode]] = {
     errors.InternalError: StatusCode.INTERNAL,
@@ -59,16 +59,20 @@ def to_status(error: errors.PacelineError) -> Status:
     Long texts are cut, so that the status always fits into the headers.
     """
     code = _code(error)
-    message = error.message[:MAX_TEXT]
+    message = _cut(error.message, MAX_TEXT_BYTES)
     info = ErrorInfo(
         reason=error.reason,
         domain=DOMAIN,
-        metadata={key: value[:MAX_VALUE] for key, value in error.metadata.items()},
+        metadata={key: _cut(value, MAX_VALUE_BYTES) for key, value in error.metadata.items()},
     )
     status = Status(code=code.value[0], message=message)
     for detail in (info, *_further_details(error, code, message)):
         status.details.add().Pack(detail)
     return status
+
+
+def _cut(text: str, most: int) -> str:
+    return text.encode(errors="replace")[:most].decode(errors="ignore")
 
 
 def _code(error: errors.PacelineError) -> StatusCode:
@@ -79,7 +83,7 @@ def _code(error: errors.PacelineError) -> StatusCode:
 def _further_details(error: errors.PacelineError, code: StatusCode, message: str) -> list[Message]:
     details: list[Message] = []
     if isinstance(error, errors.InvalidArgument) and error.field:
-        violation = BadRequest.FieldViolation(field=error.field[:MAX_TEXT], description=message)
+        violation = BadRequest.FieldViolation(field=_cut(error.field, MAX_VALUE_BYTES), description=message)
         details.append(BadRequest(field_violations=[violation]))
     if code is StatusCode.RESOURCE_EXHAUSTED:
         details.append(RetryInfo(retry_delay=RETRY_DELAY))
