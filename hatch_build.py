@@ -1,4 +1,4 @@
-"""Put migrations and protos into the wheel; an editable install reads them from the checkout instead."""
+"""Put migrations, protos and the engine's lock into the wheel; an editable install reads them from the checkout."""
 
 from typing import Any
 
@@ -6,9 +6,11 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class PacelineBuildHook(BuildHookInterface[Any]):
-    """Adds `paceline/migrations` and `paceline/proto` to standard wheels only."""
+    """Adds `paceline/{migrations,proto,requirements}` to standard wheels only."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "standard":
             build_data["force_include"]["migrations"] = "paceline/migrations"
             build_data["force_include"]["proto"] = "paceline/proto"
+            lock = "requirements/engine-cpu.txt"
+            build_data["force_include"][lock] = f"paceline/{lock}"
