@@ -14,6 +14,28 @@ from paceline import config
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
+PARENT = """
+import asyncio, sys
+from pathlib import Path
+from pydantic import TypeAdapter
+from paceline import config
+from paceline.engines.launcher import LaunchedServer
+
+async def main():
+    engine = config.Engine.model_validate_json(sys.argv[1])
+    speculation = TypeAdapter(config.Speculation | None).validate_json(sys.argv[2])
+    server = LaunchedServer(
+        "one", engine, speculation, sys.argv[3], Path(sys.argv[4]), stop_grace_seconds=2,
+        on_state=lambda state: print(f"{state.phase}: {state.detail}", flush=True),
+    )
+    await server.start()
+    await server.wait_ready()
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+"""A program that starts an engine, prints its states and waits: ENGINE SPECULATION MODEL LOG_DIR."""
+
 MakeEngine = Callable[..., config.Engine]
 
 

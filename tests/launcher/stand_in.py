@@ -1,7 +1,8 @@
 """Stands in for vLLM's server: takes its command line, answers /health, has processes that resist being stopped.
 
 Variables: STAND_IN_PIDS (file that gets one process id per line, this process last), STAND_IN_LIFE (seconds until
-it ends by itself with code 3), STAND_IN_ERROR (print this and end at once with code 1), STAND_IN_DEAF (never listen).
+it ends by itself with code 3), STAND_IN_ERROR (print this and end at once with code 1), STAND_IN_DEAF (do not
+listen).
 """
 
 import http.server

@@ -9,29 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import aiohttp
 import psutil
 import pytest
-from tests.launcher.conftest import MakeEngine, living, read_pids, wait_until_gone
+from tests.launcher.conftest import PARENT, MakeEngine, living, read_pids, wait_until_gone
 
+from paceline import config
 from paceline.engines.launcher import LaunchedServer, RestartPolicy, ServerState
 from paceline.errors import ConfigError, EngineStartError
-
-PARENT = """
-import asyncio, json, sys
-from pathlib import Path
-from paceline import config
-from paceline.engines.launcher import LaunchedServer
-
-async def main():
-    engine = config.Engine.model_validate_json(sys.argv[1])
-    server = LaunchedServer("one", engine, None, "m", Path(sys.argv[2]), stop_grace_seconds=0.5)
-    await server.start()
-    await server.wait_ready()
-    print("ready", flush=True)
-    await asyncio.sleep(600)
-
-asyncio.run(main())
-"""
 
 
 async def test_close_leaves_no_process(make_engine: MakeEngine, pids: Path, tmp_path: Path) -> None:
@@ -55,10 +40,10 @@ async def test_close_leaves_no_process(make_engine: MakeEngine, pids: Path, tmp_
 def test_no_orphan_when_the_parent_dies(
     make_engine: MakeEngine, pids: Path, tmp_path: Path, how: signal.Signals
 ) -> None:
-    command = [sys.executable, "-c", PARENT, make_engine().model_dump_json(), str(tmp_path / "logs")]
+    command = [sys.executable, "-c", PARENT, make_engine().model_dump_json(), "null", "m", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
-        assert parent.stdout.readline() == "ready\n"
+        assert "ready" in next(line for line in parent.stdout if line.startswith(("ready", "failed")))
         guardian = psutil.Process(parent.pid).children()
         started = [*read_pids(pids), *(process.pid for process in guardian)]
         assert len(living(started)) == 4
@@ -114,7 +99,8 @@ async def test_restarts_until_it_failed_too_often(make_engine: MakeEngine, tmp_p
     with pytest.raises(EngineStartError, match="given up after 3 ends in a row"):
         await server.wait_ready()
     await server.close()
-    assert sorted(name for name in os.listdir(tmp_path) if "log" in name) == ["one.log", "one.log.1", "one.log.2"]
+    logs = [tmp_path / name for name in ("one.log", "one.log.1", "one.log.2", "one.log.3")]
+    assert [path.exists() for path in logs] == [True, True, True, False]
 
 
 async def test_a_first_start_that_fails_names_the_log_and_the_error(
@@ -153,6 +139,21 @@ async def test_close_wakes_whoever_waits(make_engine: MakeEngine, tmp_path: Path
     await server.close()
     with pytest.raises(EngineStartError, match="closed"):
         await waiting
+
+
+async def test_an_emulated_engine_starts_and_stops(tmp_path: Path) -> None:
+    engine = config.Engine(model="small", platform="emulated", block_size=16, max_model_len=4096)
+    speculation = config.Speculation(method="ngram")
+    server = LaunchedServer("one", engine, speculation, "emulated", tmp_path)
+    await server.start()
+    try:
+        await server.wait_ready()
+        async with aiohttp.ClientSession() as session, session.get(f"{server.url}/v1/models") as response:
+            (model,) = (await response.json())["data"]
+    finally:
+        await server.close()
+    assert (model["id"], model["max_model_len"]) == ("small", 4096)
+    assert psutil.Process().children() == []
 
 
 async def test_neuron_and_missing_python_are_refused_before_anything_starts(

