@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, select, update
 
 from paceline.errors import InternalError, RequestIdReused, RuntimeLost, StepNotFound, WorkflowBusy
 from paceline.ledger.budgets import reserve
@@ -17,7 +18,6 @@ from paceline.ledger.rows import (
     now,
     preamble_values,
     speculation_values,
-    spent_tokens,
     step_end_values,
     step_values,
     usage_values,
@@ -30,15 +30,16 @@ from paceline.ledger.statements import (
     INSERT_ATTEMPT,
     INSERT_PREAMBLE,
     INSERT_STEP,
-    RETRYABLE,
     SETTLE,
     SETTLE_AND_ADVANCE,
     START_STEP,
 )
 from paceline.ledger.tables import steps
 from paceline.ledger.writer import Operation
-from paceline.workflow.model import Step, StepState, UsageSource
+from paceline.workflow.model import Step, StepState, Usage, UsageSource
 from paceline.workflow.ports import AttemptCheckpoint, AttemptEnd, NewAttempt, Reservation
+
+_RETRYABLE = (StepState.FAILED.value, StepState.CANCELLED.value)
 
 
 def open_step(step: Step, attempt: NewAttempt | None) -> Operation[None]:
@@ -53,10 +54,10 @@ def open_step(step: Step, attempt: NewAttempt | None) -> Operation[None]:
     def run(connection: Connection) -> None:
         reserve(connection, step.tenant, step.workflow_id, worst, steps=1)
         if preamble:
-            connection.execute(INSERT_PREAMBLE[connection.dialect.name], preamble)
-        connection.execute(INSERT_STEP, row)
+            INSERT_PREAMBLE[connection.dialect.name].run(connection, preamble)
+        INSERT_STEP.run(connection, row)
         if attempt_row:
-            connection.execute(INSERT_ATTEMPT, attempt_row)
+            INSERT_ATTEMPT.run(connection, attempt_row)
 
     return Operation(run, partial(_explain_open, step, attempt))
 
@@ -64,7 +65,7 @@ def open_step(step: Step, attempt: NewAttempt | None) -> Operation[None]:
 def _explain_open(step: Step, attempt: NewAttempt | None, connection: Connection) -> None:
     owner = select(steps.c.step_id).where(steps.c.tenant == step.tenant, steps.c.request_id == step.request_id)
     known = connection.execute(owner).scalar()
-    if known == step.step_id and (attempt is None or _attempt_row(connection, attempt.attempt_id)):
+    if known == step.step_id and (attempt is None or _attempt_state(connection, attempt.attempt_id)):
         return
     if known is not None:
         raise RequestIdReused(
@@ -85,19 +86,20 @@ def open_attempt(attempt: NewAttempt) -> Operation[None]:
     }
 
     def run(connection: Connection) -> None:
-        tenant = connection.execute(START_STEP, start).scalar()
-        if tenant is None:
+        started = START_STEP.run(connection, start).fetchone()
+        if started is None:
             _check_started(connection, attempt)
             return
+        (tenant,) = started
         reserve(connection, tenant, attempt.workflow_id, attempt.reservation, steps=0)
-        connection.execute(INSERT_ATTEMPT, attempt_values(attempt, tenant))
+        INSERT_ATTEMPT.run(connection, attempt_values(attempt, tenant))
 
     return Operation(run)
 
 
 def _check_started(connection: Connection, attempt: NewAttempt) -> None:
     """Accept an attempt that an earlier run has opened; raise for any other step that cannot start."""
-    if _attempt_row(connection, attempt.attempt_id):
+    if _attempt_state(connection, attempt.attempt_id):
         return
     state = connection.execute(select(steps.c.state).where(steps.c.step_id == attempt.step_id)).scalar()
     if state is None:
@@ -109,7 +111,7 @@ def requeue_step(step_id: str, runtime_id: str) -> Operation[bool]:
     """Take over an ended step; True if this runtime has it."""
     statement = (
         update(steps)
-        .where(steps.c.step_id == step_id, steps.c.state.in_(RETRYABLE))
+        .where(steps.c.step_id == step_id, steps.c.state.in_(_RETRYABLE))
         .values(
             state=StepState.QUEUED.value, runtime_id=runtime_id, error_reason="", error_message="", ended_at=None
         )
@@ -123,25 +125,42 @@ def close_attempt(end: AttemptEnd) -> Operation[None]:
     step: Values = {"key_step_id": end.step_id, **step_end_values(end)}
 
     def run(connection: Connection) -> None:
-        row = connection.execute(END_ATTEMPT, ended).one_or_none()
-        if row is None:
+        closed = END_ATTEMPT.run(connection, ended).fetchone()
+        if closed is None:
             _check_closed(connection, end)
             return
-        connection.execute(END_STEP, step)
+        END_STEP.run(connection, step)
+        dispatched = Dispatched(*closed)
+        tokens = dispatched.spent_tokens(end.usage)
         head = {"head_step_id": end.step_id, "replica": end.replica} if end.state is StepState.FINISHED else None
-        usage = end.usage
-        tokens = spent_tokens(usage.uncached_prompt, usage.cached_prompt, usage.output, row.prompt_tokens)
-        settle(connection, row, end.cost.list_nanos, tokens, head)
+        settle(connection, dispatched, end.cost.list_nanos, tokens, head)
 
     return Operation(run)
 
 
+class Dispatched(NamedTuple):
+    """What closing an attempt needs to know of its opening."""
+
+    tenant: str
+    workflow_id: str
+    prompt_tokens: int
+    reserved_list_nanos: int
+    reserved_tokens: int
+
+    def spent_tokens(self, usage: Usage) -> int:
+        """Tokens that count against the budget: where the prompt was only partly reported, all of it."""
+        reported = usage.uncached_prompt is not None or usage.cached_prompt is not None
+        counted = (usage.uncached_prompt or 0) + (usage.cached_prompt or 0)
+        return (max(counted, self.prompt_tokens) if reported else 0) + (usage.output or 0)
+
+
 def settle(
-    connection: Connection, attempt: Row[Any], list_nanos: int | None, tokens: int, head: Values | None
+    connection: Connection, attempt: Dispatched, list_nanos: int | None, tokens: int, head: Values | None
 ) -> None:
     """Release the reservation of an attempt and add what it spent; `head` moves the workflow's head."""
-    connection.execute(
-        SETTLE_AND_ADVANCE if head else SETTLE,
+    statement = SETTLE_AND_ADVANCE if head else SETTLE
+    statement.run(
+        connection,
         {
             "key_tenant": attempt.tenant,
             "key_workflow_id": attempt.workflow_id,
@@ -156,20 +175,20 @@ def settle(
 
 
 def _check_closed(connection: Connection, end: AttemptEnd) -> None:
-    row = _attempt_row(connection, end.attempt_id)
-    if row is None:
+    state = _attempt_state(connection, end.attempt_id)
+    if state is None:
         raise InternalError(f"attempt {end.attempt_id} was never opened", attempt_id=end.attempt_id)
-    if row.state != end.state.value:
+    if state != end.state.value:
         raise RuntimeLost(
-            f"step {end.step_id} was closed as {row.state} by another runtime, which took this one for dead; "
+            f"step {end.step_id} was closed as {state} by another runtime, which took this one for dead; "
             "repeat the request",
             step_id=end.step_id,
-            state=row.state,
+            state=state,
         )
 
 
-def _attempt_row(connection: Connection, attempt_id: str) -> Row[Any] | None:
-    return connection.execute(ATTEMPT_STATE, {"key_attempt_id": attempt_id}).one_or_none()
+def _attempt_state(connection: Connection, attempt_id: str) -> str | None:
+    return connection.execute(ATTEMPT_STATE, {"key_attempt_id": attempt_id}).scalar()
 
 
 def close_queued(step_id: str, state: StepState, error_reason: str, error_message: str) -> Operation[None]:
@@ -192,7 +211,7 @@ def close_queued(step_id: str, state: StepState, error_reason: str, error_messag
 def checkpoint(checkpoints: list[AttemptCheckpoint]) -> Operation[None]:
     """Note what running attempts have used; those that ended meanwhile are left as they are."""
     moment = now()
-    rows = [
+    rows: list[Mapping[str, object]] = [
         {
             "key_attempt_id": item.attempt_id,
             "checkpointed_at": moment,
@@ -205,6 +224,6 @@ def checkpoint(checkpoints: list[AttemptCheckpoint]) -> Operation[None]:
 
     def run(connection: Connection) -> None:
         if rows:
-            connection.execute(CHECKPOINT, rows)
+            CHECKPOINT.run_many(connection, rows)
 
     return Operation(run)

@@ -17,8 +17,8 @@ def reserve(connection: Connection, tenant: str, workflow_id: str, worst: Reserv
     Raises `WorkflowNotFound`, `WorkflowFinished` or `BudgetExceeded`; then nothing was written.
     """
     needed = {"list_nanos": worst.list_nanos, "tokens": worst.tokens, "steps": steps}
-    found = connection.execute(
-        RESERVE, {"key_tenant": tenant, "key_workflow_id": workflow_id, "updated_at": now(), **needed}
+    found = RESERVE.run(
+        connection, {"key_tenant": tenant, "key_workflow_id": workflow_id, "updated_at": now(), **needed}
     )
     if found.rowcount == 0:
         raise _refusal(connection, tenant, workflow_id, needed)

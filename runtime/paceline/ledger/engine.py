@@ -73,7 +73,14 @@ def _sqlite(path: Path, *, busy_seconds: float, begin: str, pool_size: int) -> E
             connection.execute(f"PRAGMA {pragma}")
         return connection
 
-    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=pool_size, max_overflow=0)
+    engine = create_engine(
+        "sqlite://",
+        creator=connect,
+        poolclass=QueuePool,
+        pool_size=pool_size,
+        max_overflow=0,
+        hide_parameters=True,
+    )
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -97,4 +104,11 @@ def _postgres(url: URL, timeout: float, *, pool_size: int, read_only: bool = Fal
         "options": options,
         "application_name": "paceline",
     }
-    return create_engine(url, connect_args=arguments, pool_size=pool_size, max_overflow=0, pool_pre_ping=read_only)
+    return create_engine(
+        url,
+        connect_args=arguments,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_pre_ping=read_only,
+        hide_parameters=True,
+    )

@@ -267,12 +267,6 @@ def step_end_values(end: AttemptEnd) -> Values:
     }
 
 
-def spent_tokens(uncached: int | None, cached: int | None, output: int | None, prompt_tokens: int) -> int:
-    """Tokens that an attempt counts against the budget: where the prompt was only partly reported, all of it."""
-    prompt = 0 if uncached is None and cached is None else max((uncached or 0) + (cached or 0), prompt_tokens)
-    return prompt + (output or 0)
-
-
 def step_from_row(row: Row[Any], preambles: Mapping[str | None, Preamble]) -> Step:
     """The step of a row of `reads.STEPS`."""
     system, tools = preambles[row.preamble_id]

@@ -21,11 +21,11 @@ from sqlalchemy import (
 )
 
 from paceline.errors import RuntimeLost
-from paceline.ledger.attempts import settle
-from paceline.ledger.rows import MILLION, spent_tokens
+from paceline.ledger.attempts import Dispatched, settle
+from paceline.ledger.rows import MILLION
 from paceline.ledger.tables import attempts, runtimes, steps
 from paceline.ledger.writer import Operation
-from paceline.workflow.model import StepState
+from paceline.workflow.model import StepState, Usage
 
 _MESSAGE = "the runtime that ran the step died; repeat the request"
 _ENDED_AT = func.coalesce(attempts.c.checkpointed_at, attempts.c.dispatched_at)
@@ -90,9 +90,15 @@ def _close_step(connection: Connection, attempt: Row[Any]) -> None:
         .values(**_lost(attempt.ended_at))
     )
     # An attempt was dispatched, so its prompt counts although nothing was heard of it.
-    uncached = attempt.uncached_prompt_tokens or 0
-    tokens = spent_tokens(uncached, attempt.cached_prompt_tokens, attempt.output_tokens, attempt.prompt_tokens)
-    settle(connection, attempt, attempt.list_nanos, tokens, head=None)
+    usage = Usage(attempt.uncached_prompt_tokens or 0, attempt.cached_prompt_tokens, None, attempt.output_tokens)
+    dispatched = Dispatched(
+        attempt.tenant,
+        attempt.workflow_id,
+        attempt.prompt_tokens,
+        attempt.reserved_list_nanos,
+        attempt.reserved_tokens,
+    )
+    settle(connection, dispatched, attempt.list_nanos, dispatched.spent_tokens(usage), head=None)
 
 
 def _lost(moment: int) -> dict[str, Any]:

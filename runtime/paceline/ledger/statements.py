@@ -1,31 +1,29 @@
-"""The statements of the hot path, built once so that SQLAlchemy compiles each once."""
+"""The statements of the hot path."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Insert,
-    Select,
-    Table,
-    Update,
-    and_,
-    bindparam,
-    insert,
-    literal,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Table, and_, bindparam, insert, literal_column, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from paceline.ledger.hot import HotStatement
 from paceline.ledger.tables import attempts, preambles, steps, workflows
-from paceline.workflow.model import StepState
 
-RUNNING = StepState.RUNNING.value
-STARTABLE = (StepState.QUEUED.value, StepState.FAILED.value, StepState.CANCELLED.value)
-RETRYABLE = (StepState.FAILED.value, StepState.CANCELLED.value)
+_RUNNING: ColumnElement[str] = literal_column("'running'")
+_STARTABLE: tuple[ColumnElement[str], ...] = (
+    literal_column("'queued'"),
+    literal_column("'failed'"),
+    literal_column("'cancelled'"),
+)
+_EMPTY: ColumnElement[str] = literal_column("''")
+
+_USAGE = (
+    *("uncached_prompt_tokens", "cached_prompt_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens"),
+    *("prompt_source", "output_source"),
+)
+_SPECULATION = ("speculation_profile", "drafted_tokens", "accepted_tokens", "mean_acceptance_length")
+_COST = ("list_nanos", "infrastructure_nanos", "price_name", "example_price")
 
 
 def _set(table: Table, *names: str) -> dict[str, ColumnElement[Any]]:
@@ -43,9 +41,13 @@ def _this_workflow() -> ColumnElement[bool]:
     )
 
 
+def _this_running_attempt() -> ColumnElement[bool]:
+    return and_(attempts.c.attempt_id == bindparam("key_attempt_id"), attempts.c.state == _RUNNING)
+
+
 _w = workflows.c
 
-RESERVE: Update = (
+RESERVE = HotStatement(
     update(workflows)
     .where(
         _this_workflow(),
@@ -63,7 +65,7 @@ RESERVE: Update = (
 )
 """Reserves a step's worst case if the workflow is open and its budget allows; else no row matches."""
 
-SETTLE: Update = (
+_settle = (
     update(workflows)
     .where(_this_workflow())
     .values(
@@ -74,42 +76,56 @@ SETTLE: Update = (
         updated_at=bindparam("updated_at"),
     )
 )
+SETTLE = HotStatement(_settle)
 """Turns a reservation into what was really spent."""
 
-SETTLE_AND_ADVANCE: Update = SETTLE.values(_set(workflows, "head_step_id", "replica"))
+SETTLE_AND_ADVANCE = HotStatement(_settle.values(_set(workflows, "head_step_id", "replica")))
 """The same, and the head moves."""
 
-INSERT_STEP: Insert = insert(steps)
-INSERT_ATTEMPT: Insert = insert(attempts)
-INSERT_PREAMBLE: dict[str, Insert] = {
-    "sqlite": sqlite.insert(preambles).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(preambles).on_conflict_do_nothing(),
+INSERT_STEP = HotStatement(
+    insert(steps),
+    (
+        *("step_id", "tenant", "workflow_id", "request_id", "request_hash", "parent_step_id", "preamble_id"),
+        *("state", "runtime_id", "input", "malformed_tool_calls", "attempt_count", "last_attempt_id"),
+        *("error_reason", "error_message", "created_at"),
+    ),
+)
+INSERT_ATTEMPT = HotStatement(
+    insert(attempts),
+    (
+        *("attempt_id", "step_id", "tenant", "workflow_id", "number", "replica", "runtime_id", "state"),
+        *("error_reason", "prompt_tokens", "reserved_list_nanos", "reserved_tokens", "speculation_profile"),
+        *_COST,
+        "dispatched_at",
+    ),
+)
+_preamble = ("preamble_id", "system", "tools")
+INSERT_PREAMBLE = {
+    "sqlite": HotStatement(sqlite.insert(preambles).on_conflict_do_nothing(), _preamble),
+    "postgresql": HotStatement(postgresql.insert(preambles).on_conflict_do_nothing(), _preamble),
 }
 
-START_STEP: Update = (
+START_STEP = HotStatement(
     update(steps)
-    .where(steps.c.step_id == bindparam("key_step_id"), steps.c.state.in_(STARTABLE))
+    .where(steps.c.step_id == bindparam("key_step_id"), steps.c.state.in_(_STARTABLE))
     .values(
         **_set(steps, "runtime_id", "attempt_count", "last_attempt_id"),
-        state=literal(RUNNING),
-        error_reason=literal(""),
-        error_message=literal(""),
-        ended_at=None,
+        state=_RUNNING,
+        error_reason=_EMPTY,
+        error_message=_EMPTY,
+        ended_at=literal_column("NULL"),
     )
     .returning(steps.c.tenant)
 )
 
-END_ATTEMPT: Update = (
+END_ATTEMPT = HotStatement(
     update(attempts)
-    .where(attempts.c.attempt_id == bindparam("key_attempt_id"), attempts.c.state == RUNNING)
+    .where(_this_running_attempt())
     .values(
         _set(
             attempts,
-            *("state", "error_reason", "uncached_prompt_tokens", "cached_prompt_tokens", "cache_write_tokens"),
-            *("output_tokens", "reasoning_tokens", "prompt_source", "output_source", "speculation_profile"),
-            *("drafted_tokens", "accepted_tokens", "mean_acceptance_length", "queue_us", "first_token_us"),
-            *("decode_us", "total_us", "accelerator_us", "list_nanos", "infrastructure_nanos", "price_name"),
-            *("example_price", "ended_at"),
+            *("state", "error_reason", *_USAGE, *_SPECULATION, *_COST, "queue_us", "first_token_us", "decode_us"),
+            *("total_us", "accelerator_us", "ended_at"),
         )
     )
     .returning(
@@ -121,7 +137,7 @@ END_ATTEMPT: Update = (
     )
 )
 
-END_STEP: Update = (
+END_STEP = HotStatement(
     update(steps)
     .where(steps.c.step_id == bindparam("key_step_id"))
     .values(
@@ -134,20 +150,10 @@ END_STEP: Update = (
     )
 )
 
-CHECKPOINT: Update = (
+CHECKPOINT = HotStatement(
     update(attempts)
-    .where(attempts.c.attempt_id == bindparam("key_attempt_id"), attempts.c.state == RUNNING)
-    .values(
-        _set(
-            attempts,
-            *("uncached_prompt_tokens", "cached_prompt_tokens", "cache_write_tokens", "output_tokens"),
-            *("reasoning_tokens", "prompt_source", "output_source", "speculation_profile", "drafted_tokens"),
-            *("accepted_tokens", "mean_acceptance_length", "list_nanos", "infrastructure_nanos", "price_name"),
-            *("example_price", "checkpointed_at"),
-        )
-    )
+    .where(_this_running_attempt())
+    .values(_set(attempts, *_USAGE, *_SPECULATION, *_COST, "checkpointed_at"))
 )
 
-ATTEMPT_STATE: Select[Any] = select(attempts.c.state, attempts.c.step_id).where(
-    attempts.c.attempt_id == bindparam("key_attempt_id")
-)
+ATTEMPT_STATE = select(attempts.c.state).where(attempts.c.attempt_id == bindparam("key_attempt_id"))
