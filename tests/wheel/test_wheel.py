@@ -93,4 +93,4 @@ def test_server_migrates_a_database(wheel: Path, tmp_path: Path) -> None:
     run(bin_folder / "paceline", "db", "upgrade", cwd=tmp_path, env=environment)
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
         tables = {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
-    assert {"alembic_version", "workflow", "step", "attempt"} <= tables
+    assert {"alembic_version", "workflows", "steps", "attempts"} <= tables

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
 from paceline import config
 from paceline.cli import config_text
+from paceline.cli.failure import clear_errors
 from paceline.errors import ConfigError
 
 app = typer.Typer(help="Write, check and show the configuration.", no_args_is_help=True)
@@ -26,7 +27,7 @@ EXAMPLE_INSTANCE = "example-instance"
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", help="The TOML file. Default: $PACELINE_CONFIG, else ./paceline.toml where there is one."
+        "--config", "-c", help="The TOML file. Default: $PACELINE_CONFIG, else ./paceline.toml where there is one."
     ),
 ]
 
@@ -41,6 +42,7 @@ class Platform(StrEnum):
 
 
 @app.command()
+@clear_errors
 def init(
     platform: Annotated[
         Platform, typer.Option(help="Engine that Paceline starts; `url`: a server that runs already.")
@@ -50,30 +52,30 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
 ) -> None:
     """Write a commented configuration with one model, one engine and example prices."""
+    settings = starter(platform, model)
     try:
-        settings = starter(platform, model)
         with output.open("w" if force else "x") as file:
             file.write(HEADER + config_text.commented(settings))
     except FileExistsError:
-        _fail(f"{output} exists; name another file by --output, or replace it with --force")
+        raise ConfigError(f"{output} exists; name another file by --output, or replace it with --force") from None
     except OSError as error:
-        _fail(f"--output {output}: {error.strerror}")
-    except ConfigError as error:
-        _fail(error.message)
+        raise ConfigError(f"--output {output}: {error.strerror}; name another file") from None
     typer.echo(f"wrote {output}")
 
 
 @app.command()
+@clear_errors
 def check(file: ConfigFile = None) -> None:
     """Say what is wrong with the configuration; exit code 1 if anything is."""
-    _load(file)
+    config.load(file)
     typer.echo("ok")
 
 
 @app.command()
+@clear_errors
 def show(file: ConfigFile = None) -> None:
     """Print the settings in force, defaults and variables included, with secrets masked."""
-    typer.echo(config_text.effective(_load(file)), nl=False)
+    typer.echo(config_text.effective(config.load(file)), nl=False)
 
 
 def starter(platform: Platform, model: str) -> config.Settings:
@@ -101,15 +103,3 @@ def _model_path(platform: Platform, model: str, folder: Path) -> str:
     if platform is Platform.EMULATED:
         return "emulated"
     return str(folder.resolve()) if folder.is_dir() else model
-
-
-def _load(file: Path | None) -> config.Settings:
-    try:
-        return config.load(file)
-    except ConfigError as error:
-        _fail(error.message)
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(message, err=True)
-    raise typer.Exit(1)
