@@ -51,6 +51,13 @@ def install(
     out.print(f"{python}\n{versions}; {size:.1f} GiB, {time.monotonic() - begin:.0f} s")
 
 
+@app.command()
+@clear_errors
+def path(platform: Annotated[Platform, typer.Argument(help="Where the engine runs.")]) -> None:
+    """Print the Python of an installed engine."""
+    typer.echo(engines.engine_python(platform))
+
+
 def folder_gib(folder: Path) -> float:
     """Size of all files below, in GiB."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) / (1 << 30)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from paceline.cli.failure import clear_errors
 from paceline.engines.install import engine_python, installed
+from paceline.errors import ModelError
 from paceline.models.catalog import CATALOG, model_dir
 from paceline.models.fetch import Stage, fetch_model, find
 
@@ -67,3 +68,13 @@ def fetch(
 
         folder = fetch_model(model, python, report)
     out.print(f"{folder} ({time.monotonic() - begin:.0f} s)")
+
+
+@app.command()
+@clear_errors
+def path(name: Annotated[str, typer.Argument(help="A name that `paceline models list` shows.")]) -> None:
+    """Print the folder of a fetched model."""
+    folder = model_dir(find(name).name)
+    if not folder.is_dir():
+        raise ModelError(f"{name} has not been fetched; run `paceline models fetch {name}`", model=name)
+    typer.echo(folder)
