@@ -15,9 +15,6 @@ from paceline.routing.placement import ReplicaLoad, ReplicaPhase
 from paceline.workflow.events import Phase
 from paceline.workflow.shares import SharedTime
 
-KEEPALIVE_SECONDS = 10.0
-"""A waiting step says so at least this often."""
-
 
 @dataclass(slots=True)
 class Replica:
@@ -98,7 +95,7 @@ class Replicas:
     ) -> AsyncIterator[Replica]:
         """Hold a place on a replica while the block runs.
 
-        A step that has to wait first awaits `on_queued`, then calls `on_wait` at each change and every 10 s.
+        A step that has to wait first awaits `on_queued`, then calls `on_wait` at each change.
         Raises `EngineUnavailable` when every replica of the model is down, `QueueFull` when too many wait.
         """
         waiter = Waiter(tenant, model, bound)
@@ -120,7 +117,7 @@ class Replicas:
             while not seat.granted.done():
                 seat.changed.clear()
                 on_wait(self._waiting(waiter))
-                await self._change(seat)
+                await seat.changed.wait()
             return seat.granted.result()
         except BaseException:
             self._give_up(seat)
@@ -141,13 +138,6 @@ class Replicas:
             raise EngineUnavailable(f"no replica of {waiter.model} is up ({details or 'none configured'})")
         starting = phase is ReplicaPhase.STARTING
         return Waiting(Phase.ENGINE_STARTING if starting else Phase.QUEUED, self._admission.position(waiter))
-
-    async def _change(self, seat: _Seat) -> None:
-        try:
-            async with asyncio.timeout(KEEPALIVE_SECONDS):
-                await seat.changed.wait()
-        except TimeoutError:
-            return
 
     def _grant(self, admitted: list[tuple[Waiter, ReplicaLoad]]) -> None:
         for waiter, load in admitted:

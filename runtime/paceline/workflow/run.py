@@ -13,7 +13,9 @@ from paceline.errors import ClientGone, PacelineError
 from paceline.workflow.commands import RunStep
 from paceline.workflow.eventlog import EventLog
 from paceline.workflow.events import Event, Phase, Progress, Started
-from paceline.workflow.replicas import KEEPALIVE_SECONDS
+
+KEEPALIVE_SECONDS = 10.0
+"""A step that has nothing to show yet says so at least this often."""
 
 
 class StepRun:
