@@ -16,6 +16,7 @@ from aiohttp import web
 from paceline.emulator.replies import read_script
 from paceline.emulator.server import EmulatorServer
 from paceline.emulator.settings import VERSIONS, Settings, Timing
+from paceline.transcript.builtin import NAME
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -25,13 +26,17 @@ def make_parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=0, help="0 takes a free port; the address is printed")
     add("--emulate-version", choices=sorted(VERSIONS), default="0.32")
-    add("--model", default="", help="model folder with tokenizer.json; empty: the built-in byte tokenizer")
-    add("--served-model-name", default="emulated")
+    add("--model", default=NAME, help="model folder with tokenizer.json, or the built-in one")
+    add("--served-model-name", default=NAME)
     add("--max-model-len", type=int, default=32_768)
     add("--max-num-seqs", type=int, default=8)
     add("--max-num-batched-tokens", type=int, default=2048)
     add("--block-size", type=int, default=32)
-    add("--num-gpu-blocks-override", type=int, default=4096)
+    add(
+        "--num-gpu-blocks-override",
+        type=int,
+        help="KV blocks; at least 4096 and two longest requests if not given",
+    )
     add("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs")
     add("--speculative-config", type=json.loads, default={}, help="method ngram or draft_model, as vLLM's JSON")
     add("--acceptance", type=_rates, default=(), help="share of steps that accept 1, 2, ... tokens, e.g. 0.9,0.8")
@@ -56,7 +61,7 @@ def to_settings(options: argparse.Namespace) -> Settings:
     """Settings of parsed options. Raises `ValueError` for a combination that a server would refuse."""
     features = VERSIONS[options.emulate_version]
     speculation: dict[str, Any] = options.speculative_config
-    settings = Settings(
+    return Settings(
         model_name=options.served_model_name,
         features=features,
         model_path=options.model,
@@ -64,7 +69,7 @@ def to_settings(options: argparse.Namespace) -> Settings:
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
         block_size=options.block_size,
-        num_blocks=options.num_gpu_blocks_override,
+        num_blocks=options.num_gpu_blocks_override or _default_blocks(options.max_model_len, options.block_size),
         priority_scheduling=options.scheduling_policy == "priority",
         spec_method=speculation.get("method", "none"),
         spec_tokens=speculation.get("num_speculative_tokens", 0),
@@ -85,8 +90,6 @@ def to_settings(options: argparse.Namespace) -> Settings:
         seed=options.seed,
         counts_file=options.counts_file,
     )
-    settings.check()
-    return settings
 
 
 async def serve(settings: Settings, script: Path | None, host: str, port: int) -> None:
@@ -120,6 +123,10 @@ def main() -> None:
         asyncio.run(serve(settings, options.script, options.host, options.port))
     except (OSError, ValueError) as error:
         parser.error(str(error))
+
+
+def _default_blocks(max_model_len: int, block_size: int) -> int:
+    return max(4096, 2 * -(-max_model_len // block_size))
 
 
 def _rates(text: str) -> tuple[float, ...]:

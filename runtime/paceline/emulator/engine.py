@@ -4,7 +4,8 @@ Model. At most `max_num_seqs` requests run; the rest waits, first come first ser
 request starts when the block cache has room for its prompt. One step computes up to `max_num_batched_tokens`
 uncached prompt tokens, in the order of starting, and one decode step of every request past its prompt, and lasts
 
-    prefill_token * computed prompt tokens + prefill_fixed * started requests + step + step_per_request * (batch - 1)
+    prefill_token * computed prompt tokens + prefill_fixed * started requests
+    + step + step_per_request * (batch - 1)
 
 seconds times `scale`. A prompt's last step emits its first token. Each decode step emits the accepted drafts and
 one token. When blocks run out, the last one in the order of starting loses its blocks and waits again at the head
@@ -24,6 +25,8 @@ from paceline.emulator.kvcache import BlockCache, CachedSequence
 from paceline.emulator.output import Plan
 from paceline.emulator.settings import Settings
 from paceline.emulator.speculation import AcceptanceCurve, DraftCounts, Drafter, PromptLookup
+
+DRAFT_MODEL_ACCEPTANCE = 0.8
 
 
 @dataclass(slots=True, eq=False)
@@ -265,4 +268,6 @@ def make_drafter(settings: Settings) -> Drafter | None:
         return None
     if settings.acceptance:
         return AcceptanceCurve(settings.acceptance)
+    if settings.spec_method == "draft_model":
+        return AcceptanceCurve(tuple(DRAFT_MODEL_ACCEPTANCE ** (at + 1) for at in range(settings.spec_tokens)))
     return PromptLookup(settings.spec_tokens, *settings.lookup)

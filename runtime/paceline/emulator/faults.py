@@ -13,9 +13,9 @@ class Fault(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["refuse", "delay", "stall", "abort", "error", "drop", "exit"]
-    """refuse: error body instead of a stream. delay: the request reaches the scheduler late. stall: no more tokens,
-    the stream stays open. abort: ended with finish reason `abort`. error: an error event in the stream. drop: the
-    connection breaks. exit: an error event, then the process exits, as an engine that dies."""
+    """refuse: error body instead of a stream. delay: the request reaches the scheduler late. stall: no more
+    tokens, the stream stays open. abort: ended with finish reason `abort`. error: an error event in the stream.
+    drop: the connection breaks. exit: an error event, then the process exits, as an engine that dies."""
     after_tokens: Annotated[int, Field(ge=0)] = 0
     """Output tokens before a stall, abort, error, drop or exit."""
     status: Annotated[int, Field(ge=400, le=599)] = 503

@@ -51,7 +51,7 @@ def root_hash(salt: str) -> bytes:
     return blake2b(salt.encode(), digest_size=16, key=_ROOT).digest()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class CachedSequence:
     """The blocks of one running request."""
 
@@ -123,7 +123,7 @@ class BlockCache:
         return chain[:length]
 
     def _chain(self, root: bytes, ids: bytes) -> list[bytes]:
-        """`block_hashes` of whole blocks; of a prompt that goes on where an earlier one ended, only the new end."""
+        """`block_hashes` of whole blocks; where an earlier prompt goes on, only its new end is hashed."""
         text = root + ids
         known = self._chains.longest(text)
         prefix, hashes = known or (root, [])

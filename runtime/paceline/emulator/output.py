@@ -19,6 +19,8 @@ class Limits:
     ignore_end: bool = False
     stop_ids: frozenset[int] = frozenset()
     stop_texts: tuple[str, ...] = ()
+    skip_special_tokens: bool = True
+    """Whether the text leaves them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def plan_output(
     """Decide the output for a reply without its end id. `filler` gives ids to go on with where it may not end."""
     upcoming = _extend(reply, limits, filler)
     ids, finish_reason, stop_reason = _cut(upcoming, limits)
-    texts = _texts(tokenizer, ids)
+    texts = _texts(tokenizer, ids, skip_special_tokens=limits.skip_special_tokens)
     for stop in limits.stop_texts:
         at = "".join(texts).find(stop)
         if at >= 0:
@@ -68,8 +70,8 @@ def _cut(upcoming: list[int], limits: Limits) -> tuple[list[int], str, int | str
     return upcoming[: limits.max_tokens], "length", None
 
 
-def _texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    stream = DecodeStream(skip_special_tokens=True)
+def _texts(tokenizer: Tokenizer, ids: list[int], *, skip_special_tokens: bool) -> list[str]:
+    stream = DecodeStream(skip_special_tokens=skip_special_tokens)
     return [stream.step(tokenizer, token) or "" for token in ids]
 
 

@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class PrefixMemo(Generic[V]):
-    """The most recent `capacity` strings with their values. A longer string replaces the prefix it was built on."""
+    """The most recent `capacity` strings with their values. A longer one replaces the prefix it was built on."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity

@@ -51,6 +51,7 @@ class CompletionRequest(msgspec.Struct, frozen=True):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool = False
+    skip_special_tokens: bool = True
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
@@ -124,8 +125,8 @@ def check_lengths(request: CompletionRequest, prompt_tokens: int, max_model_len:
     if prompt_tokens > max_model_len:
         raise _invalid(
             f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains "
-            f"{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. Please reduce "
-            "the length of the input prompt.",
+            f"{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. Please "
+            "reduce the length of the input prompt.",
             "input_tokens",
             prompt_tokens,
         )

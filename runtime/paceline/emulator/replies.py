@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 from tokenizers import Tokenizer
 
 NOTICE = "[emulated reply: no model ran]"
-_WORDS = ["the", "rider", "holds", "a", "steady", "line", "while", "another", "takes", "the", "wind", "and", "the", "pace", "goes", "on"]
+_WORDS = ("the", "rider", "holds", "a", "steady", "line", "and", "another", "takes", "the", "wind", "ahead")
 
 
 class Rule(BaseModel):
@@ -22,7 +22,7 @@ class Rule(BaseModel):
 
     contains: tuple[str, ...] = ()
     """Texts that the decoded prompt must all contain; a single text may be given as a string."""
-    pattern: str | None = None
+    pattern: re.Pattern[str] | None = None
     """Regular expression that must be found in the decoded prompt."""
     reply: str | None = None
     """The reply as text."""
@@ -42,8 +42,6 @@ class Rule(BaseModel):
     def _one_reply(self) -> Rule:
         if (self.reply is None) == (self.reply_ids is None):
             raise ValueError("give exactly one of `reply` and `reply_ids`")
-        if self.pattern is not None:
-            re.compile(self.pattern)
         return self
 
     @property
@@ -57,7 +55,7 @@ class Rule(BaseModel):
             return True
         text = prompt()
         found = all(part in text for part in self.contains)
-        return found and (self.pattern is None or re.search(self.pattern, text) is not None)
+        return found and (self.pattern is None or self.pattern.search(text) is not None)
 
 
 RULES = TypeAdapter(list[Rule])

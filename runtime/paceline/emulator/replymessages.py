@@ -75,10 +75,10 @@ class Answer:
     def whole(self) -> bytes:
         """The body of an answer that is not streamed."""
         request, ids = self.request, bool(self.asked.return_token_ids)
-        details = {"prompt_tokens_details": None, "completion_tokens_details": None}
-        counts = details | self._final_usage()
-        if counts["prompt_tokens_details"]:
-            counts["prompt_tokens_details"] |= {"created_cache_tokens": None, "multimodal_tokens": None}
+        counts = self._final_usage()
+        if details := counts.setdefault("prompt_tokens_details", None):
+            details |= {"created_cache_tokens": None, "multimodal_tokens": None}
+        counts["completion_tokens_details"] = None
         choice = {
             "index": 0,
             "text": "".join(request.plan.texts[: request.emitted]),

@@ -86,8 +86,7 @@ class EmulatorServer:
         try:
             asked = decode_request(await http.read())
             fault = self.faults.take()
-            if fault and fault.kind == "refuse":
-                raise Refused("The emulated engine refuses this request.", status=fault.status)
+            _refuse_if_asked(fault)
             answer = self._answer(http, asked, fault)
         except Refused as refused:
             return _error(refused)
@@ -140,6 +139,7 @@ class EmulatorServer:
             ignore_end=asked.ignore_eos,
             stop_ids=frozenset(asked.stop_token_ids or ()),
             stop_texts=asked.stop_texts,
+            skip_special_tokens=asked.skip_special_tokens,
         )
         reply = self.script.reply(prompt, seed)
         tokenizer = self.vocabulary.tokenizer
@@ -281,7 +281,7 @@ class EmulatorServer:
         return _json({"faults": len(faults)})
 
     async def kv_events(self, http: web.Request) -> web.Response:
-        """Stored and removed blocks with their sequence numbers, from `?since=N` on. Internal; not vLLM's format."""
+        """Stored and removed blocks from sequence number `?since=N` on. Internal; not vLLM's format."""
         try:
             since = int(http.query.get("since", "0"))
         except ValueError:
@@ -323,6 +323,11 @@ class EmulatorServer:
 
 class _Dropped(Exception):
     """The connection shall break."""
+
+
+def _refuse_if_asked(fault: Fault | None) -> None:
+    if fault and fault.kind == "refuse":
+        raise Refused("The emulated engine refuses this request.", status=fault.status)
 
 
 def _exit_if_asked(fault: Fault | None) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from paceline.transcript.builtin import NAME
+
 
 @dataclass(frozen=True, slots=True)
 class Features:
@@ -55,8 +57,8 @@ class Settings:
 
     model_name: str
     features: Features
-    model_path: str = ""
-    """Folder with the tokenizer of a real model. Empty: the built-in byte-level one."""
+    model_path: str = NAME
+    """Folder with the tokenizer of a real model, or `emulated` for the built-in byte-level one."""
     max_model_len: int = 32_768
     max_num_seqs: int = 8
     max_num_batched_tokens: int = 2048
@@ -69,7 +71,8 @@ class Settings:
     lookup: tuple[int, int] = (2, 5)
     """Shortest and longest repeated ending that ngram looks up."""
     acceptance: tuple[float, ...] = ()
-    """Share of steps that accept at least 1, 2, ... drafted tokens, instead of a real lookup."""
+    """Share of steps that accept at least 1, 2, ... drafted tokens. Empty: ngram looks up the prompt, and each
+    token of a draft model is accepted with probability 0.8 after the one before."""
     prompt_tokens_details: bool = False
     force_include_usage: bool = False
     per_request_metrics: bool = False
@@ -80,7 +83,7 @@ class Settings:
     seed: int = 0
     counts_file: Path | None = None
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Raise `ValueError` for what a real server would not start with."""
         if self.max_num_seqs < 1 or self.max_num_batched_tokens < 1 or self.block_size < 1:
             raise ValueError("max-num-seqs, max-num-batched-tokens and block-size must be at least 1")
@@ -90,8 +93,6 @@ class Settings:
             raise ValueError("speculative-config: method must be ngram or draft_model")
         if self.spec_method != "none" and self.spec_tokens < 1:
             raise ValueError("speculative-config: num_speculative_tokens must be at least 1")
-        if self.spec_method == "draft_model" and not self.acceptance:
-            raise ValueError("acceptance: a draft model is emulated by its acceptance curve")
         if self.acceptance and len(self.acceptance) != self.spec_tokens:
             raise ValueError("acceptance: give one rate for each of num_speculative_tokens")
         if self.spec_metrics != "off" and self.spec_method == "none":

@@ -43,8 +43,10 @@ class DraftCounts:
 class Drafter(Protocol):
     """Proposes tokens after a context and says how many of them hold."""
 
-    most: int
-    """The most tokens of one draft."""
+    @property
+    def most(self) -> int:
+        """The most tokens of one draft."""
+        ...
 
     def draft(self, context: bytes | bytearray, upcoming: Sequence[int], rng: random.Random) -> tuple[int, int]:
         """(drafted, accepted) for uint32 `context`, when the target will emit `upcoming`."""
@@ -53,7 +55,7 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PromptLookup:
-    """Drafts what followed the earliest occurrence of the context's longest ending, `shortest` to `longest` ids."""
+    """Drafts what followed the earliest occurrence of the context's longest ending of `shortest` to `longest`."""
 
     most: int
     shortest: int

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from paceline.transcript.builtin import TURN_END, builtin_tokenizer
+from paceline.transcript.builtin import NAME, TURN_END, builtin_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,11 @@ class Vocabulary:
 
 
 def load_vocabulary(model_path: str) -> Vocabulary:
-    """The vocabulary of a model folder; the built-in one for an empty path. Raises `ValueError` without an end id."""
-    if not model_path:
+    """The vocabulary of a model folder, or the built-in one. Raises `ValueError` if there is no end id."""
+    if model_path == NAME:
         tokenizer = builtin_tokenizer()
-        return Vocabulary(tokenizer, tokenizer.token_to_id(TURN_END), tokenizer.get_vocab_size())
+        end_id: int = tokenizer.token_to_id(TURN_END)  # type: ignore[assignment]  # a special token of it
+        return Vocabulary(tokenizer, end_id, tokenizer.get_vocab_size())
     folder = Path(model_path)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     return Vocabulary(tokenizer, _end_id(folder, tokenizer), _vocab_size(folder, tokenizer))
