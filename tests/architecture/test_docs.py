@@ -1,0 +1,36 @@
+"""What the pages point at exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+BASES = (ROOT, ROOT / "runtime/paceline", ROOT / "agents")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_files_exist(page: Path) -> None:
+    files = re.findall(r"`([\w./-]+(?:\.py|\.proto|/))`", page.read_text())
+    assert [file for file in files if not any((base / file).exists() for base in BASES)] == []
+
+
+def test_make_targets_that_pages_name_exist() -> None:
+    named = {
+        name for page in PAGES for name in re.findall(r"(?:`|^)make ([a-z]+)", page.read_text(), re.MULTILINE)
+    }
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {"check", "demo"} <= named
+    assert named - targets == set()
