@@ -53,21 +53,29 @@ FINISHED = events.Finished(
 
 @dataclass
 class FakeSteps:
-    """Plays `script`; waits for ever at None."""
+    """Plays `script`: yields events, raises errors, waits at an `asyncio.Event`, and for ever at None."""
 
-    script: Sequence[events.Event | BaseException | None] = (STARTED, FINISHED)
+    script: Sequence[events.Event | BaseException | asyncio.Event | None] = (STARTED, FINISHED)
     error: Exception | None = None
     commands: list[RunStep] = field(default_factory=list)
     started: asyncio.Event = field(default_factory=asyncio.Event)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
+    streams: list[AsyncGenerator[events.Event, None]] = field(default_factory=list)
+    """Held here, so that only an explicit close ends them, never the garbage collector."""
 
-    async def run(self, command: RunStep) -> AsyncGenerator[events.Event, None]:
+    def run(self, command: RunStep) -> AsyncGenerator[events.Event, None]:
         self.commands.append(command)
+        self.streams.append(self._play())
+        return self.streams[-1]
+
+    async def _play(self) -> AsyncGenerator[events.Event, None]:
         self.started.set()
         try:
             for item in self.script:
                 if item is None:
                     await asyncio.Event().wait()
+                elif isinstance(item, asyncio.Event):
+                    await item.wait()
                 elif isinstance(item, BaseException):
                     raise item
                 else:
