@@ -13,7 +13,7 @@ from rich.table import Table
 from paceline.cli.failure import clear_errors
 from paceline.engines.install import engine_python, installed
 from paceline.errors import ModelError
-from paceline.models.catalog import CATALOG, model_dir
+from paceline.models.catalog import CATALOG, model_dir, models_dir
 from paceline.models.fetch import Stage, fetch_model, find
 
 app = typer.Typer(help="Fetch small models without a model hub.", no_args_is_help=True)
@@ -28,19 +28,20 @@ STAGES: dict[Stage, str] = {
 @app.command(name="list")
 def list_models() -> None:
     """Show the models that can be fetched, and which are here."""
-    table = Table("name", "model", "download", "on disk", "licence", "folder")
+    table = Table("name", "model", "download", "on disk", "licence", "here")
+    table.columns[0].no_wrap = True
     for model in CATALOG.values():
-        folder = model_dir(model.name)
         table.add_row(
             model.name,
             model.title,
             f"{model.size_bytes / 1e6:.0f} MB",
             f"{model.converted_gib:g} GiB",
             model.licence,
-            str(folder) if folder.is_dir() else "not fetched",
+            "yes" if model_dir(model.name).is_dir() else "no",
         )
-    out = Console(highlight=False)
-    out.print(table)
+    out = Console(highlight=False, soft_wrap=True)
+    out.print(table, soft_wrap=False)
+    out.print(f"Folder: {models_dir()}")
     out.print("The weights come from 4-bit files: answers differ from those of the publisher's full weights.")
 
 
@@ -58,6 +59,9 @@ def fetch(
     """Download, check and convert a model. Interrupted, it goes on where it stopped; done, it does nothing."""
     begin, out = time.monotonic(), Console(highlight=False, soft_wrap=True)
     model = find(name)
+    if model_dir(name).is_dir():
+        out.print(f"{model_dir(name)} (fetched before)")
+        return
     python = engine_python("cuda" if installed("cuda") and not installed("cpu") else "cpu", converter)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
     with Progress(*columns, console=out) as bar:

@@ -39,6 +39,8 @@ class Recipe:
     torch: str = ""
     """torch as vLLM wants it, where the usual index may not have it."""
     torch_index: str = ""
+    lock: str = ""
+    """Lock file with every package but torch, for Linux on x86-64."""
     unwanted: tuple[str, ...] = ()
     """Packages that come along, are built for another torch and then break imports."""
 
@@ -50,6 +52,7 @@ RECIPES = {
         minutes=3,
         torch="torch==2.13.0+cpu",
         torch_index=TORCH_CPU_INDEX,
+        lock="engine-cpu.txt",
         unwanted=("torchvision", "torchaudio", "torchcodec"),
     ),
     "cuda": Recipe(("vllm>=0.29,<0.33",), size_gib=12, minutes=6),
@@ -94,7 +97,7 @@ def install(platform: str, *, torch_index: str | None = None, report: Report) ->
     recipe = RECIPES.get(platform)
     if recipe is None:
         raise ConfigError(f"platform: no engine to install for {platform}; known: {', '.join(RECIPES)}")
-    lock = bundled_lock(platform)
+    lock = bundled_lock(recipe)
     fingerprint = _fingerprint(recipe, lock)
     python = _python(venv_dir(platform))
     if installed(platform) and json.loads(_stamp(platform).read_text())["fingerprint"] == fingerprint:
@@ -127,12 +130,13 @@ def versions(python: Path) -> dict[str, str]:
     return found
 
 
-def bundled_lock(platform: str) -> Path | None:
-    """The lock file that ships for the platform and fits this machine, if there is one."""
+def bundled_lock(recipe: Recipe) -> Path | None:
+    """The recipe's lock file where it ships and fits this machine."""
+    if not recipe.lock or (sys.platform, machine()) != ("linux", "x86_64"):
+        return None
     package = Path(config.__file__).parent
-    locks = [root / "requirements" / f"engine-{platform}.txt" for root in (package, package.parent.parent)]
-    fits = (sys.platform, machine()) == ("linux", "x86_64")
-    return next((lock for lock in locks if fits and lock.exists()), None)
+    locks = [root / "requirements" / recipe.lock for root in (package, package.parent.parent)]
+    return next((lock for lock in locks if lock.exists()), None)
 
 
 def _python(venv: Path) -> Path:

