@@ -74,7 +74,7 @@ def test_the_hash_is_the_hash_of_the_file(qwen_folder: Path, tmp_path: Path) -> 
 
 
 def test_a_tokenizer_that_is_not_there_names_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no such folder.*models fetch"):
+    with pytest.raises(ModelError, match=r"no such folder.*models fetch"):
         load_tokenizer(str(tmp_path / "nothing"))
     with pytest.raises(ModelError, match=r"needs a tokenizer\.json"):
         load_tokenizer(str(tmp_path))

@@ -41,7 +41,10 @@ class ChatModel:
         self.tokenizer = tokenizer
         self.template = template
         self.family = family
-        seam = self._seam([Message(Role.USER, "?")], ())
+        try:
+            seam = self._seam([Message(Role.USER, "?")], ())
+        except InvalidMessage as error:
+            raise ModelError(f"{error.message}; set `template` to one that shows a conversation") from error
         self.turn_end_id = self._find_turn_end(seam)
         markers = family.reasoning_markers
         self._reasoning_open = markers is not None and seam.rstrip().endswith(markers[0])
@@ -100,18 +103,26 @@ class ChatModel:
         """Return why the template cannot be continued by appending; empty when it can."""
         problems: list[str] = []
         for name, head, new in _probes():
-            if name.startswith("tool") and self.family.tool_markers is None:
+            if self.family.tool_markers is None and name.startswith("tool"):
                 continue
             try:
-                seam, whole = self._seam(new, ()), self.template.render([*head, *new], (), True)
-            except InvalidMessage as error:
-                problems.append(f"{name}: {error.message}")
-                continue
-            if not whole.endswith(seam):
-                problems.append(f"{name}: the text after an answer depends on what came before it")
-            elif any(message.content not in seam for message in new):
-                problems.append(f"{name}: new messages are rendered before the answer they follow")
+                whole = self.template.render([*head, *new], (), True)
+            except InvalidMessage:
+                continue  # what a template refuses is not continued either
+            if problem := self._problem(new, whole):
+                problems.append(f"{name}: {problem}")
         return problems
+
+    def _problem(self, new: Sequence[Message], whole: str) -> str:
+        try:
+            seam = self._seam(new, ())
+        except InvalidMessage as error:
+            return error.message
+        if not whole.endswith(seam):
+            return "the text after an answer depends on what came before it"
+        if any(message.content not in seam for message in new):
+            return "new messages are not shown after the answer they follow"
+        return ""
 
     def _seam(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
         probe = [Message(Role.USER, "?"), Message(Role.ASSISTANT, _MARK), *messages]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -76,32 +75,6 @@ def context_of(chain: Sequence[Step]) -> Context:
         ids.extend(unpack(step.segments.rendered))
         ids.extend(unpack(step.segments.generated))
     return Context.empty().extend(ids)
-
-
-class ContextCache:
-    """The most recently used contexts by step id, up to `max_bytes` of ids."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._contexts: OrderedDict[str, Context] = OrderedDict()
-        self.bytes = 0
-
-    def get(self, step_id: str) -> Context | None:
-        """Return the context after a step, None if it is not (or no longer) kept."""
-        context = self._contexts.get(step_id)
-        if context is not None:
-            self._contexts.move_to_end(step_id)
-        return context
-
-    def put(self, step_id: str, context: Context) -> None:
-        """Keep the context after a step, dropping the ones unused for longest."""
-        if (old := self._contexts.pop(step_id, None)) is not None:
-            self.bytes -= len(old.body)
-        self._contexts[step_id] = context
-        self.bytes += len(context.body)
-        while self.bytes > self._max_bytes:
-            _, dropped = self._contexts.popitem(last=False)
-            self.bytes -= len(dropped.body)
 
 
 def _little_endian(ids: array[int]) -> array[int]:

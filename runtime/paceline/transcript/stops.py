@@ -18,7 +18,7 @@ def held_back(text: str, markers: Sequence[str]) -> int:
 class StopFilter:
     """Lets text through up to the first stop text, and knows in which token that begins.
 
-    Of several stop texts the one that begins first counts; where two begin together they cut the same.
+    The stop text that is complete first counts; of those complete in the same piece, the one that begins first.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:

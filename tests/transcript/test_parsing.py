@@ -1,0 +1,310 @@
+"""Answers: reasoning, text and tool calls, however the ids are cut into chunks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.transcript.conversations import READ, TOOLS
+
+from paceline.transcript import families
+from paceline.transcript.parsing import Answer, OutputParser
+from paceline.transcript.splitter import OutputEvent
+from paceline.transcript.tokenizer import load_tokenizer
+from paceline.workflow.events import ReasoningDelta, TextDelta, ToolCallEvent
+from paceline.workflow.model import Message, Tool, ToolCall
+
+TOKENIZER = load_tokenizer("emulated")
+END = 258
+GOOD = '{"name": "read_file", "arguments": {"path": "a.py"}}'
+
+
+def make(family: families.Family = families.HERMES_REASONING, tools: Sequence[Tool] = TOOLS) -> OutputParser:
+    """A parser over the built-in tokenizer."""
+    return OutputParser(TOKENIZER.stream(), end_ids=(END,), family=family, tools=tools, stop=())
+
+
+def parse(
+    text: str, family: families.Family = families.HERMES_REASONING, tools: Sequence[Tool] = TOOLS
+) -> tuple[list[OutputEvent], Answer]:
+    """Parse a text that is generated id by id."""
+    parser = make(family, tools)
+    events = [event for token_id in TOKENIZER.encode_now(text) for event in parser.feed([token_id])]
+    answer = parser.finish()
+    return [*events, *answer.events], answer
+
+
+def calls(answer: Answer) -> list[tuple[str, str]]:
+    """Names and arguments."""
+    return [(call.tool_name, call.arguments_json) for call in answer.message.tool_calls]
+
+
+def without_ids(message: Message) -> Message:
+    """The message, its random call ids removed."""
+    return replace(message, tool_calls=tuple(replace(call, tool_call_id="") for call in message.tool_calls))
+
+
+# -- text -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "Hi.", "\n\n Hi.\n", "a < b <to", "<tool", "if a <b: pass  ", "é漢🚲"])
+def test_text_comes_through_unchanged(text: str) -> None:
+    events, answer = parse(text)
+    assert answer.message.content == text
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == text
+    assert answer.malformed_tool_calls == 0
+
+
+def test_text_is_sent_as_soon_as_it_is_certain() -> None:
+    parser = make()
+    assert parser.feed(b"Hi") == [TextDelta("Hi")]
+    assert parser.feed(b" \n<") == []
+    assert parser.feed(b"b") == [TextDelta(" \n<b")]
+
+
+def test_end_ids_are_no_text_and_end_the_answer() -> None:
+    parser = make()
+    parser.feed([*b"Hi", END, *b"more"])
+    assert parser.finish().message.content == "Hi"
+    assert parser.kept_ids == 3
+
+
+# -- calls ------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_is_sent_whole_when_it_closes() -> None:
+    parser = make()
+    text = f"Reading.\n<tool_call>\n{GOOD}\n</tool_call>"
+    assert parser.feed(TOKENIZER.encode_now(text)[:-1]) == [TextDelta("Reading.")]
+    (event,) = parser.feed([TOKENIZER.encode_now("</tool_call>")[0]])
+    assert isinstance(event, ToolCallEvent)
+    assert event.tool_call == ToolCall(event.tool_call.tool_call_id, "read_file", '{"path": "a.py"}')
+    assert re.fullmatch(r"call_[A-Za-z0-9_-]{24}", event.tool_call.tool_call_id)
+    assert parser.finish().message.tool_calls == (event.tool_call,)
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("{call}", ""),
+        ("\n{call}\n\n{call}\n", ""),
+        ("One.\n\n{call}\n{call}", "One."),
+        ("One.\n{call}\nTwo.\n", "One.\nTwo.\n"),
+        ("{call}\nTwo.", "Two."),
+        ("One.{call}Two.{call}Three.", "One.Two.Three."),
+    ],
+)
+def test_whitespace_beside_calls_is_text_only_between_texts(text: str, content: str) -> None:
+    _, answer = parse(text.replace("{call}", f"<tool_call>{GOOD}</tool_call>"))
+    assert answer.message.content == content
+    assert calls(answer) == [("read_file", '{"path": "a.py"}')] * text.count("{call}")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"path": "</tool_call>"}',
+        '{"path": "\\"</tool_call>\\\\"}',
+        '{"path": "<tool_call>{}</tool_call><think>"}',
+        '{"path": "{\\"a\\": 1}"}',
+        '{ "path" :\n"a\\u00e9\\n" }',
+    ],
+)
+def test_markers_and_json_inside_a_string_are_data(arguments: str) -> None:
+    _, answer = parse(f'<tool_call>{{"name": "read_file", "arguments": {arguments}}}</tool_call>ok')
+    assert calls(answer) == [("read_file", arguments)]
+    assert answer.message.tool_calls[0].defect == ""
+    assert answer.message.content == "ok"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "<tool_call></tool_call>",
+        "<tool_call>read_file(a.py)</tool_call>",
+        f"<tool_call>[{GOOD}]</tool_call>",
+        f"<tool_call>{GOOD}}}</tool_call>",
+        '<tool_call>{"name": "read_file", "arguments": {"path": a.py}}</tool_call>',
+        '<tool_call>{"name": "read_file", "arguments": "a.py"}</tool_call>',
+        '<tool_call>{"name": "read_file"}</tool_call>',
+        '<tool_call>{"name": "", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": 1, "arguments": {}}</tool_call>',
+        '<tool_call>{"arguments": {}}</tool_call>',
+        '<tool_call>{"name": "read_file", "arguments": {"path": NaN}}</tool_call>',
+        '<tool_call>{"name": "read_file", "arguments": {"path": "\\ud83d"}}</tool_call>',
+        '<tool_call>{"name": "read_file", "arguments": {"path": "a\nb"}}</tool_call>',
+        '<tool_call>{"name": "read_file", "arguments": {"path": "a}}\n</tool_call>',
+        '<tool_call>{"name": "read_file", "arguments": ' + '{"a":' * 5000 + "1" + "}" * 5001 + "</tool_call>",
+    ],
+)
+def test_what_is_no_call_stays_text_and_is_counted(broken: str) -> None:
+    _, answer = parse(f"One.\n{broken}\n<tool_call>{GOOD}</tool_call>")
+    assert answer.message.content == f"One.\n{broken}"
+    assert answer.malformed_tool_calls == 1
+    assert len(answer.message.tool_calls) == 1
+
+
+def test_the_next_call_after_a_lost_marker_counts() -> None:
+    _, answer = parse(f"<tool_call>\n<tool_call>{GOOD}</tool_call>")
+    assert (answer.message.content, answer.malformed_tool_calls) == ("<tool_call>", 1)
+    assert len(answer.message.tool_calls) == 1
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n</tool_", "\n</tool_call"])
+def test_at_the_end_a_complete_call_needs_no_marker(end: str) -> None:
+    _, answer = parse(f"<tool_call>\n{GOOD}{end}")
+    assert calls(answer) == [("read_file", '{"path": "a.py"}')]
+    assert (answer.message.content, answer.malformed_tool_calls) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    "cut", ["", "\n", '{"name": "re', GOOD[:-1], '{"name": "x", "arguments": {"a": "</tool_call>\\']
+)
+def test_a_call_that_is_cut_stays_text(cut: str) -> None:
+    _, answer = parse(f"One.\n<tool_call>{cut}")
+    assert answer.message.content == f"One.\n<tool_call>{cut}"
+    assert (answer.malformed_tool_calls, answer.message.tool_calls) == (1, ())
+
+
+def test_without_tools_nothing_is_a_call() -> None:
+    text = f"<tool_call>{GOOD}</tool_call>"
+    for family, tools in [(families.HERMES, ()), (families.PLAIN, TOOLS)]:
+        _, answer = parse(text, family, tools)
+        assert (answer.message.content, answer.malformed_tool_calls) == (text, 0)
+
+
+# -- defects ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "defect"),
+    [
+        ("read_file", '{"path": "a.py"}', ""),
+        ("read_file", "{}", "arguments $: 'path' is a required property"),
+        ("read_file", '{"path": 1}', "arguments $.path: 1 is not of type 'string'"),
+        ("delete", "{}", "unknown tool 'delete'"),
+        ("no_schema", '{"any": 1}', ""),
+        ("bad_pattern", '{"a": "b"}', "arguments not checked, the tool's schema is unusable"),
+        ("elsewhere", '{"a": "b"}', "arguments not checked, the tool's schema is unusable"),
+        ("no_type", '{"a": "b"}', "arguments not checked, the tool's schema is unusable"),
+        ("endless", '{"a": "b"}', "arguments not checked, the tool's schema is unusable"),
+    ],
+)
+def test_a_call_that_does_not_fit_its_schema_says_why(name: str, arguments: str, defect: str) -> None:
+    tools = [
+        READ,
+        Tool("no_schema"),
+        Tool("bad_pattern", parameters_json='{"properties": {"a": {"pattern": "("}}}'),
+        Tool("elsewhere", parameters_json='{"$ref": "http://127.0.0.1:9/schema.json"}'),
+        Tool("no_type", parameters_json='{"type": "nothing"}'),
+        Tool("endless", parameters_json='{"$ref": "#"}'),
+    ]
+    body = json.dumps({"name": name, "arguments": json.loads(arguments)})
+    _, answer = parse(f"<tool_call>{body}</tool_call>", tools=tools)
+    (call,) = answer.message.tool_calls
+    assert call.defect.startswith(defect)
+    assert bool(call.defect) == bool(defect)
+
+
+def test_a_defect_is_short() -> None:
+    body = json.dumps({"name": "read_file", "arguments": {"path": ["x"] * 1000}})
+    _, answer = parse(f"<tool_call>{body}</tool_call>")
+    assert len(answer.message.tool_calls[0].defect) == 300
+
+
+# -- reasoning --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lead", ["", "\n"])
+def test_reasoning_comes_first(lead: str) -> None:
+    events, answer = parse(f"{lead}<think>\nA <b> c.\n</think>\n\nDone.\n")
+    assert (answer.message.reasoning, answer.message.content) == ("A <b> c.", "Done.\n")
+    assert "".join(event.text for event in events if isinstance(event, ReasoningDelta)) == "A <b> c."
+    assert answer.reasoning_tokens == len("\nA <b> c.\n")
+
+
+def test_reasoning_that_never_closes_is_reasoning() -> None:
+    _, answer = parse(f"<think>A.\n<tool_call>{GOOD}</tool_call></thi")
+    assert answer.message.reasoning == f"A.\n<tool_call>{GOOD}</tool_call></thi"
+    assert (answer.message.content, answer.message.tool_calls) == ("", ())
+
+
+@pytest.mark.parametrize("text", ["One. <think>two</think>", "<thi", "\n <", "</think>"])
+def test_markers_elsewhere_are_text(text: str) -> None:
+    _, answer = parse(text)
+    assert (answer.message.reasoning, answer.message.content) == ("", text)
+    assert answer.reasoning_tokens == 0
+
+
+def test_a_family_without_reasoning_reports_none() -> None:
+    _, answer = parse("<think>a</think>", families.HERMES)
+    assert (answer.message.content, answer.reasoning_tokens) == ("<think>a</think>", None)
+
+
+# -- all together -----------------------------------------------------------------------------------------------
+
+PIECES = st.lists(
+    st.sampled_from(
+        [
+            "<tool_call>",
+            "</tool_call>",
+            "<think>",
+            "</think>",
+            "<tool_",
+            "call>",
+            GOOD,
+            '{"name": "x", "arguments": {"a": "</tool_call>"}}',
+            '{"name": "x", "arguments": {"a": "\\"',
+            '"',
+            "\\",
+            "}",
+            "\n",
+            " ",
+            "text",
+            "é",
+            "<",
+        ]
+    ),
+    max_size=14,
+)
+
+
+@given(pieces=PIECES, sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6))
+@example(pieces=["<tool_call>", '{"name": "x", "arguments": {"a": "\\"', "</tool_call>", '"', "}", "}"], sizes=[1])
+def test_chunks_make_no_difference_and_nothing_is_lost(pieces: list[str], sizes: list[int]) -> None:
+    text = "".join(pieces)
+    ids = list(text.encode())  # markers spelled out byte by byte, so that they are cut, too
+    whole = make()
+    whole.feed(ids)
+    expected = whole.finish()
+    parser, events, position = make(), list[OutputEvent](), 0
+    while position < len(ids):
+        size = sizes[position % len(sizes)]
+        events += parser.feed(ids[position : position + size])
+        position += size
+    answer = parser.finish()
+    events += answer.events
+    assert without_ids(answer.message) == without_ids(expected.message)
+    assert answer.malformed_tool_calls == expected.malformed_tool_calls
+    assert answer.reasoning_tokens == expected.reasoning_tokens
+    assert "".join(e.text for e in events if isinstance(e, TextDelta)) == answer.message.content
+    assert "".join(e.text for e in events if isinstance(e, ReasoningDelta)) == answer.message.reasoning
+    assert [e.tool_call for e in events if isinstance(e, ToolCallEvent)] == list(answer.message.tool_calls)
+    _check_nothing_lost(text, answer)
+
+
+def _check_nothing_lost(text: str, answer: Answer) -> None:
+    """Every character is in the answer or belongs to a call, a marker or the whitespace beside one."""
+    message = answer.message
+    if not message.tool_calls and not message.reasoning:
+        expected = text if "<think>" not in text else message.content
+        assert message.content == expected
+    kept = message.content + message.reasoning
+    for word in ("text", "é"):
+        in_calls = sum(call.arguments_json.count(word) for call in message.tool_calls)
+        assert kept.count(word) + in_calls == text.count(word)
