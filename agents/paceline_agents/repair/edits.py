@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 _BLOCK = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL | re.IGNORECASE)
-_LINE_FIX = re.compile(r"^[ \t]*OLD:[ \t]*(.*?)\n+[ \t]*NEW:[ \t]*(.*?)$", re.MULTILINE)
+_LIST_MARK = re.compile(r"^(\d+[.):]|[-*])\s+")
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -19,7 +19,7 @@ class EditError(Exception):
 def code_blocks(answer: str) -> list[str]:
     """The fenced code blocks of an answer; without a fence, the whole answer if it is Python."""
     blocks = _BLOCK.findall(answer)
-    if not blocks and _parses(answer):
+    if not blocks and "def " in answer and is_python(answer):
         return [answer]
     return blocks
 
@@ -42,21 +42,30 @@ def apply_functions(source: str, answer: str) -> str:
     raise EditError(problem)
 
 
-def apply_line(source: str, answer: str) -> str:
-    """Replace one line as in `OLD: line` / `NEW: line`; the indent is kept. Raises EditError."""
-    match = _LINE_FIX.search(answer)
-    if match is None:
-        raise EditError("Your answer has no OLD: and NEW: lines.")
-    old, new = (_bare(text) for text in match.groups())
-    lines = source.splitlines(keepends=True)
-    hits = [index for index, line in enumerate(lines) if line.strip() == old]
-    if not hits:
-        raise EditError("The OLD line is not in the program.")
-    indent = lines[hits[0]][: len(lines[hits[0]]) - len(lines[hits[0]].lstrip())]
-    lines[hits[0]] = f"{indent}{new}\n" if new else ""
-    edited = "".join(lines)
-    _require_syntax(edited)
-    return edited
+def replace_line(source: str, number: int, answer: str) -> list[str]:
+    """The programs that result when line `number` is replaced by each line of the answer's code blocks.
+
+    The indent is kept; list marks and lines that are no code, or that are not valid in that place, are left out.
+    """
+    blocks = _BLOCK.findall(answer) or [answer]
+    lines = source.splitlines()
+    indent = lines[number - 1][: len(lines[number - 1]) - len(lines[number - 1].lstrip())]
+    programs = []
+    for text in "\n".join(blocks).splitlines():
+        new = _LIST_MARK.sub("", text.strip()).strip("`").strip()
+        program = "\n".join([*lines[: number - 1], indent + new, *lines[number:]]) + "\n"
+        if new and not new.startswith(("#", "def ", "class ")) and is_python(program):
+            programs.append(program)
+    return programs
+
+
+def is_python(text: str) -> bool:
+    """Whether the text is syntactically valid."""
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def fingerprint(source: str) -> str:
@@ -80,22 +89,6 @@ def _is_text(statement: ast.AST) -> bool:
     )
 
 
-def _bare(text: str) -> str:
-    return text.strip().strip("`").strip()
-
-
-def _parses(text: str) -> bool:
-    return _parses_at_all(text) and "def " in text
-
-
-def _parses_at_all(text: str) -> bool:
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError):
-        return False
-    return True
-
-
 def _require_syntax(text: str) -> ast.Module:
     try:
         return ast.parse(text)
@@ -107,7 +100,7 @@ def _require_syntax(text: str) -> ast.Module:
 def _merge(source: str, block: str) -> str:
     """`source` with the definitions of `block`; the block alone if `source` is no Python that could be merged."""
     new = _require_syntax(block)
-    if not _parses_at_all(source):
+    if not is_python(source):
         return block + "\n"
     known = dict(_definitions(ast.parse(source)))
     found = {_known_name(name, known): node for name, node in _definitions(new)}

@@ -4,65 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline_agents.repair.suite import CaseResult, Program
+from paceline_agents.repair.suite import CaseResult
 
 SYSTEM = "You are an expert Python programmer who finds and fixes bugs. You change as little as possible."
 _MOST_FAILURES = 3
 _MOST_PASSES = 2
+_LONGEST_CALL = 400
 
 
-def first(program: Program, results: Sequence[CaseResult], suspicious: Sequence[int]) -> str:
-    """Ask for the corrected function, with the program, failing and passing tests and suspicious lines."""
-    parts = [
-        f"The function `{program.name}` in this Python program has a bug:",
-        f"```python\n{program.source.strip()}\n```",
-        describe(program.name, program.source, results),
-    ]
-    if suspicious:
-        lines = program.source.splitlines()
-        shown = "\n".join(f"    {lines[number - 1].strip()}" for number in suspicious)
-        parts.append(f"Failing tests run these lines most often, so look at them first:\n{shown}")
-    parts.append(
-        f"Find the bug and fix it. Answer with the corrected function `{program.name}` in one ```python block."
+def first(source: str, function: str, failures: str) -> str:
+    """Ask for the corrected function, with the program and what goes wrong."""
+    where = f"The function `{function}` in this" if function else "This"
+    wanted = f"the corrected function `{function}`" if function else "each function that you correct, whole,"
+    return (
+        f"{where} Python program has a bug:\n\n```python\n{source.strip()}\n```\n\n{failures}\n\n"
+        f"Find the bug and fix it. Answer with {wanted} in one ```python block."
     )
-    return "\n\n".join(parts)
 
 
-def describe(function: str, source: str, results: Sequence[CaseResult]) -> str:
-    """Failing calls with expected and got and the line of an exception, then a few that are right."""
+def again(function: str, failures: str) -> str:
+    """Feed the failures of an edit back."""
+    wanted = f"the corrected function `{function}`" if function else "each function that you correct, whole,"
+    return (
+        f"Your version is still wrong.\n\n{failures}\n\n"
+        f"Find out why, and answer with {wanted} in one ```python block."
+    )
+
+
+def other_lines(line: str, how_many: int) -> str:
+    """Ask for replacements of one line of the first program."""
+    return (
+        "The tests still fail. Go back to the first program and look at this line:\n"
+        f"```python\n{line.strip()}\n```\n"
+        f"Write {how_many} different corrected versions of this line, each on its own line of one ```python "
+        "block. Do not repeat the line itself."
+    )
+
+
+def failures(function: str, source: str, results: Sequence[CaseResult]) -> str:
+    """Failing calls with expected and got and the line of an exception, then a few calls that are right."""
     failing = [result for result in results if not result.passed]
     passing = [result for result in results if result.passed]
     texts = ["These calls go wrong:" if failing else "All known calls give the right result, but others do not."]
     texts += [_failure(function, source, result) for result in failing[:_MOST_FAILURES]]
     if failing and passing:
         texts.append("These calls are right and must stay so:")
-    texts += [f"- `{result.case.call(function)}` gives `{result.got}`" for result in passing[:_MOST_PASSES]]
+    texts += [f"- `{_call(function, result)}` gives `{result.got}`" for result in passing[:_MOST_PASSES]]
     return "\n".join(texts)
 
 
 def _failure(function: str, source: str, result: CaseResult) -> str:
-    text = f"- `{result.case.call(function)}` should give `{result.case.expected!r}` but gives `{result.got}`"
+    call = _call(function, result)
+    text = f"- `{call}` should give `{_short(repr(result.case.expected))}` but gives `{result.got}`"
     lines = source.splitlines()
     if result.line is not None and 0 < result.line <= len(lines):
         text += f" at the line `{lines[result.line - 1].strip()}`"
     return text
 
 
-def retry(function: str, source: str, results: Sequence[CaseResult]) -> str:
-    """Feed the failures of the last edit back."""
-    return (
-        f"Your version is still wrong.\n{describe(function, source, results)}\n\n"
-        f"Think about which line causes this. Answer with the corrected function `{function}` in one ```python block."
-    )
+def _call(function: str, result: CaseResult) -> str:
+    return _short(result.case.call(function))
 
 
-def one_line(program: Program, results: Sequence[CaseResult], suspicious: Sequence[int]) -> str:
-    """Ask for a fix of one line."""
-    return "\n\n".join(
-        [
-            f"Exactly one line of the function `{program.name}` is wrong:",
-            f"```python\n{program.source.strip()}\n```",
-            describe(program.name, program.source, results),
-            "Answer with the wrong line and the corrected line, nothing else:\nOLD: the wrong line\nNEW: the corrected line",
-        ]
-    )
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_CALL else text[:_LONGEST_CALL] + "..."
