@@ -23,10 +23,12 @@ T = TypeVar("T")
 class Database:
     """Access to one ledger database from one event loop."""
 
-    def __init__(self, url: URL, timeout: float) -> None:
+    def __init__(self, url: URL, timeout: float, lock: FileLock | None) -> None:
         path = sqlite_path(url)
         self.name = schema.describe(url)
-        self.lock = FileLock(path) if path else None
+        self.alone = lock is not None
+        """Whether no other runtime can use this database now."""
+        self._lock = lock
         self._timeout = timeout
         self._write_engine = writer_engine(url, timeout)
         self._read_engine = read_engine(url, timeout)
@@ -35,13 +37,17 @@ class Database:
         self._writer = Writer(self._write_engine, self.name, timeout, probe)
 
     @classmethod
-    async def open(cls, url: str, *, timeout: float) -> Database:
-        """Open a database whose schema fits. Raises `ConfigError`, `SchemaOutdated` or `LedgerUnavailable`."""
+    async def open(cls, url: str, *, timeout: float, holder: str = "") -> Database:
+        """Open a database whose schema fits; with a `holder`, a SQLite file is locked in its name.
+
+        Raises `ConfigError`, `LedgerInUse`, `SchemaOutdated` or `LedgerUnavailable`.
+        """
         parsed = parse_url(url)
         path = sqlite_path(parsed)
         if path and not path.exists():
             raise unavailable(str(path), "does not exist", "run `paceline db upgrade`, or check ledger.url")
-        database = cls(parsed, timeout)
+        lock = FileLock(path, holder) if path and holder else None
+        database = cls(parsed, timeout, lock)
         try:
             await database.read(schema.check)
         except BaseException:
@@ -75,8 +81,8 @@ class Database:
         await asyncio.to_thread(self._readers.shutdown)
         self._write_engine.dispose()
         self._read_engine.dispose()
-        if self.lock:
-            self.lock.release()
+        if self._lock:
+            self._lock.release()
 
 
 def _file_probe(path: Path, name: str) -> Callable[[], None]:

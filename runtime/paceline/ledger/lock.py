@@ -9,45 +9,38 @@ import socket
 from pathlib import Path
 
 from paceline.errors import LedgerInUse
+from paceline.ledger.failures import unavailable
 
 
 class FileLock:
     """The lock of one SQLite ledger. The file stays behind; only a living process locks it."""
 
-    def __init__(self, ledger: Path) -> None:
-        self._ledger = ledger
-        self._path = ledger.with_name(ledger.name + ".lock")
-        self._file: int | None = None
-
-    def acquire(self, holder: str) -> None:
-        """Take the lock in the name of `holder`. Raises `LedgerInUse`, which names who has it."""
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(self, ledger: Path, holder: str) -> None:
+        """Take the lock in the name of `holder`. Raises `LedgerInUse`, which names who has it, and
+        `LedgerUnavailable` where the lock file cannot be made."""
+        path = ledger.with_name(ledger.name + ".lock")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            remedy = "make its folder writable"
+            raise unavailable(str(ledger), f"cannot be locked ({error.strerror})", remedy) from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            owner = _read(file)
-            os.close(file)
+            owner = _read(self._file)
+            self.release()
             raise LedgerInUse(
-                f"{self._ledger} is used by {owner}; stop it, or set ledger.url to another file or to PostgreSQL",
-                path=self._ledger,
+                f"{ledger} is used by {owner}; stop it, or set ledger.url to another file or to PostgreSQL",
+                path=ledger,
                 holder=owner,
             ) from None
-        os.ftruncate(file, 0)
-        os.pwrite(
-            file, json.dumps({"holder": holder, "pid": os.getpid(), "host": socket.gethostname()}).encode(), 0
-        )
-        self._file = file
+        os.ftruncate(self._file, 0)
+        note = {"holder": holder, "pid": os.getpid(), "host": socket.gethostname()}
+        os.pwrite(self._file, json.dumps(note).encode(), 0)
 
     def release(self) -> None:
-        """Give the lock back; nothing happens without it."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    @property
-    def held(self) -> bool:
-        """Whether this object has the lock."""
-        return self._file is not None
+        """Give the lock back."""
+        os.close(self._file)
 
 
 def _read(file: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.resources import files
 from pathlib import Path
 
@@ -63,26 +63,23 @@ def _migration(url: str) -> Iterator[Config]:
     """A configured Alembic on a connection of its own; on SQLite under the runtime's lock."""
     parsed = parse_url(url)
     path = sqlite_path(parsed)
-    lock = FileLock(path) if path else None
-    engine = create_engine(parsed, connect_args={} if path else {"connect_timeout": CONNECT_SECONDS})
-    try:
-        if path and lock:
+    with ExitStack() as stack:
+        if path:
             _make_file(path)
-            lock.acquire("a schema upgrade")
-        with engine.connect() as connection:
-            if path:
-                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+            stack.callback(FileLock(path, "a schema upgrade").release)
+        engine = create_engine(parsed, connect_args={} if path else {"connect_timeout": CONNECT_SECONDS})
+        stack.callback(engine.dispose)
+        try:
+            with engine.connect() as connection:
+                if path:
+                    connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+                    connection.commit()
+                config = _config()
+                config.attributes["connection"] = connection
+                yield config
                 connection.commit()
-            config = _config()
-            config.attributes["connection"] = connection
-            yield config
-            connection.commit()
-    except DBAPIError as error:
-        raise translate(error, describe(parsed)).error from error
-    finally:
-        engine.dispose()
-        if lock:
-            lock.release()
+        except DBAPIError as error:
+            raise translate(error, describe(parsed)).error from error
 
 
 def describe(url: URL) -> str:

@@ -21,12 +21,14 @@ class SqlLedger:
         self.database = database
 
     @classmethod
-    async def open(cls, url: str, *, write_timeout: float) -> SqlLedger:
-        """Open an existing database; `write_timeout` in seconds.
+    async def open(cls, url: str, *, write_timeout: float, holder: str = "") -> SqlLedger:
+        """Open an existing database; `write_timeout` in seconds. A runtime gives its id as `holder` and so has a
+        SQLite file to itself; tools that only look or set an outcome leave it empty.
 
-        Raises `ConfigError` (bad URL), `SchemaOutdated` (run `paceline db upgrade`) or `LedgerUnavailable`.
+        Raises `ConfigError` (bad URL), `LedgerInUse`, `SchemaOutdated` (run `paceline db upgrade`) or
+        `LedgerUnavailable`.
         """
-        return cls(await Database.open(url, timeout=write_timeout))
+        return cls(await Database.open(url, timeout=write_timeout, holder=holder))
 
     async def close(self) -> None:
         """Commit what waits, close the connections and give the file lock back."""
@@ -101,9 +103,7 @@ class SqlLedger:
         await self.database.write(attempts.checkpoint(checkpoints))
 
     async def register_runtime(self, runtime_id: str, host: str, pid: int, lease_seconds: float) -> None:
-        """Insert this runtime with its lease. On SQLite it takes the file lock: raises `LedgerInUse`."""
-        if self.database.lock:
-            self.database.lock.acquire(runtime_id)
+        """Insert this runtime with its lease."""
         await self.database.write(runtimes.register(runtime_id, host, pid, lease_seconds))
 
     async def renew_lease(self, runtime_id: str, lease_seconds: float) -> None:
@@ -112,9 +112,7 @@ class SqlLedger:
 
     async def close_orphans(self, runtime_id: str) -> int:
         """Close what dead runtimes left; returns how many attempts and waiting steps."""
-        lock = self.database.lock
-        alone = lock is not None and lock.held
-        return await self.database.write(runtimes.close_orphans(runtime_id, alone=alone))
+        return await self.database.write(runtimes.close_orphans(runtime_id, alone=self.database.alone))
 
     async def close_idle(self, idle_seconds: float) -> int:
         """Close workflows without activity for so long as unknown; returns how many."""

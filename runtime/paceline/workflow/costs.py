@@ -35,6 +35,8 @@ class CostSummary:
     accepted: int = 0
     unreported_attempts: int = 0
     """Attempts without full usage: the sums do not contain what they did not report."""
+    unpriced_attempts: int = 0
+    """Attempts of models without a list price: `list_nanos` does not contain them."""
     list_nanos: int = 0
     retry_nanos: int = 0
     infrastructure_nanos: int = 0
