@@ -222,11 +222,26 @@ def test_finished(event: events.Finished) -> None:
 @given(st.from_type(CostSummary))
 def test_cost_summaries(summary: CostSummary) -> None:
     proto: cost_service_pb2.CostSummary = over_the_wire(costs.summary_to_proto(summary))
-    fields = [descriptor.name for descriptor in proto.DESCRIPTOR.fields]
-    read = [tuple(proto.group), *(getattr(proto, name) for name in fields[1:])]
-    if not proto.HasField("cost_per_success_usd_nanos"):
-        read[fields.index("cost_per_success_usd_nanos")] = None
-    assert CostSummary(*read) == summary
+    assert summary == CostSummary(
+        group=tuple(proto.group),
+        workflows=proto.workflow_count,
+        succeeded_workflows=proto.succeeded_workflow_count,
+        known_outcome_workflows=proto.known_outcome_workflow_count,
+        steps=proto.step_count,
+        attempts=proto.attempt_count,
+        uncached_prompt=proto.uncached_prompt_token_count,
+        cached_prompt=proto.cached_prompt_token_count,
+        output=proto.output_token_count,
+        drafted=proto.drafted_token_count,
+        accepted=proto.accepted_draft_token_count,
+        unreported_attempts=proto.unreported_attempt_count,
+        unpriced_attempts=proto.unpriced_attempt_count,
+        list_nanos=proto.list_cost_usd_nanos,
+        retry_nanos=proto.retry_cost_usd_nanos,
+        infrastructure_nanos=proto.infrastructure_cost_usd_nanos,
+        cost_per_success_nanos=given_value(proto, "cost_per_success_usd_nanos"),
+        example_price=proto.example_price,
+    )
 
 
 @given(st.binary(max_size=200))

@@ -29,7 +29,6 @@ from paceline.workflow.validation import (
     check_outcome,
     check_page,
     check_run_step,
-    check_step_key,
 )
 
 USER = Message(Role.USER, "Hi")
@@ -323,11 +322,3 @@ def test_pages() -> None:
         with pytest.raises(InvalidArgument) as caught:
             check_page(size, token)
         assert caught.value.field == field
-
-
-def test_a_step_is_named_by_exactly_one_id() -> None:
-    check_step_key("step-0001", "")
-    check_step_key("", "request-1")
-    for step_id, request_id in (("", ""), ("step-0001", "request-1")):
-        with pytest.raises(InvalidArgument):
-            check_step_key(step_id, request_id)

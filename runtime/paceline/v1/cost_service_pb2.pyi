@@ -44,6 +44,7 @@ class CostSummary(_message.Message):
     INFRASTRUCTURE_COST_USD_NANOS_FIELD_NUMBER: _builtins.int
     COST_PER_SUCCESS_USD_NANOS_FIELD_NUMBER: _builtins.int
     EXAMPLE_PRICE_FIELD_NUMBER: _builtins.int
+    UNPRICED_ATTEMPT_COUNT_FIELD_NUMBER: _builtins.int
     workflow_count: _builtins.int
     """Workflows."""
     succeeded_workflow_count: _builtins.int
@@ -76,6 +77,8 @@ class CostSummary(_message.Message):
     """List cost of the workflows with a known outcome divided by the succeeded ones. Not set without a success."""
     example_price: _builtins.bool
     """At least one price is an example of a default configuration."""
+    unpriced_attempt_count: _builtins.int
+    """Attempts of models without a list price: list_cost_usd_nanos does not contain them."""
     @_builtins.property
     def group(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Values of the group_by keys, in their order; empty text where a workflow has none."""
@@ -100,10 +103,11 @@ class CostSummary(_message.Message):
         infrastructure_cost_usd_nanos: _builtins.int = ...,
         cost_per_success_usd_nanos: _builtins.int | None = ...,
         example_price: _builtins.bool = ...,
+        unpriced_attempt_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos", "cost_per_success_usd_nanos", b"cost_per_success_usd_nanos"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos", "accepted_draft_token_count", b"accepted_draft_token_count", "attempt_count", b"attempt_count", "cached_prompt_token_count", b"cached_prompt_token_count", "cost_per_success_usd_nanos", b"cost_per_success_usd_nanos", "drafted_token_count", b"drafted_token_count", "example_price", b"example_price", "group", b"group", "infrastructure_cost_usd_nanos", b"infrastructure_cost_usd_nanos", "known_outcome_workflow_count", b"known_outcome_workflow_count", "list_cost_usd_nanos", b"list_cost_usd_nanos", "output_token_count", b"output_token_count", "retry_cost_usd_nanos", b"retry_cost_usd_nanos", "step_count", b"step_count", "succeeded_workflow_count", b"succeeded_workflow_count", "uncached_prompt_token_count", b"uncached_prompt_token_count", "unreported_attempt_count", b"unreported_attempt_count", "workflow_count", b"workflow_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos", "accepted_draft_token_count", b"accepted_draft_token_count", "attempt_count", b"attempt_count", "cached_prompt_token_count", b"cached_prompt_token_count", "cost_per_success_usd_nanos", b"cost_per_success_usd_nanos", "drafted_token_count", b"drafted_token_count", "example_price", b"example_price", "group", b"group", "infrastructure_cost_usd_nanos", b"infrastructure_cost_usd_nanos", "known_outcome_workflow_count", b"known_outcome_workflow_count", "list_cost_usd_nanos", b"list_cost_usd_nanos", "output_token_count", b"output_token_count", "retry_cost_usd_nanos", b"retry_cost_usd_nanos", "step_count", b"step_count", "succeeded_workflow_count", b"succeeded_workflow_count", "uncached_prompt_token_count", b"uncached_prompt_token_count", "unpriced_attempt_count", b"unpriced_attempt_count", "unreported_attempt_count", b"unreported_attempt_count", "workflow_count", b"workflow_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost_per_success_usd_nanos: _TypeAlias = _typing.Literal["cost_per_success_usd_nanos"]  # noqa: Y015
     _WhichOneofArgType__cost_per_success_usd_nanos: _TypeAlias = _typing.Literal["_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos"]  # noqa: Y015

@@ -86,12 +86,6 @@ def check_page(page_size: int, page_token: str) -> int:
     return page_size or DEFAULT_PAGE_SIZE
 
 
-def check_step_key(step_id: str, request_id: str) -> None:
-    """Check that exactly one id names a step. Raises `InvalidArgument`."""
-    if bool(step_id) == bool(request_id):
-        raise InvalidArgument("step_id: give exactly one of step_id and request_id", field="step_id")
-
-
 def check_id(value: str, field: str, *, optional: bool = False) -> None:
     """Check an id. Raises `InvalidArgument`."""
     if optional and not value:

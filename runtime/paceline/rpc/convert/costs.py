@@ -38,6 +38,7 @@ def summary_to_proto(summary: CostSummary) -> pb.CostSummary:
         drafted_token_count=summary.drafted,
         accepted_draft_token_count=summary.accepted,
         unreported_attempt_count=summary.unreported_attempts,
+        unpriced_attempt_count=summary.unpriced_attempts,
         list_cost_usd_nanos=summary.list_nanos,
         retry_cost_usd_nanos=summary.retry_nanos,
         infrastructure_cost_usd_nanos=summary.infrastructure_nanos,
