@@ -103,8 +103,8 @@ def _merge(source: str, block: str) -> str:
     if not is_python(source):
         return block + "\n"
     known = dict(_definitions(ast.parse(source)))
-    found = {_known_name(name, known): node for name, node in _definitions(new)}
-    replaced = {name: node for name, node in found.items() if name and name.rpartition(".")[0] not in found}
+    found = {known_name: node for name, node in _definitions(new) if (known_name := _known_name(name, known))}
+    replaced = {name: node for name, node in found.items() if name.rpartition(".")[0] not in found}
     if not replaced:
         raise EditError("Your code defines no function of the program.")
     block_lines, lines = block.splitlines(), source.splitlines()

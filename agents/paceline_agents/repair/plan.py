@@ -39,9 +39,9 @@ class Tried:
 
 
 def next_turn(source: str, function: str, diagnosis: Diagnosis, history: Sequence[Tried]) -> Turn:
-    """First the whole function, then its failures fed back once, then line by line, most suspicious first.
+    """First the whole function, then its failures once more, then line by line, most suspicious first.
 
-    The line turns branch from the first step, so that they share its context and see none of each other's mistakes.
+    The line turns branch from the first step: they share its context and do not see each other's mistakes.
     """
 
     def whole(answer: str) -> list[str]:

@@ -148,8 +148,8 @@ class FileSubject:
 def open_file(file: Path, command: str, limits: Limits) -> Iterator[FileSubject]:
     """A file under repair. It gets its old text back unless the last judged version passes.
 
-    The old text is in `FILE.orig` meanwhile, for the case that this process is killed. Raises InvalidArgument for a
-    file that is too long for a prompt, OSError when it cannot be read or written.
+    The old text is in `FILE.orig` meanwhile, for the case that this process is killed. Raises InvalidArgument for
+    a file that is too long for a prompt, OSError when it cannot be read or written.
     """
     if file.stat().st_size > _LONGEST_FILE:
         raise InvalidArgument(f"{file} is longer than {_LONGEST_FILE} bytes; name a smaller file", field="file")
