@@ -22,7 +22,7 @@ async def qwen() -> ChatModel:
 async def test_the_model_is_known(qwen: ChatModel) -> None:
     assert qwen.family.name == "hermes"
     assert qwen.self_test() == []
-    assert [qwen.tokenizer.decode([token_id]) for token_id in qwen.stop_token_ids][0] == "<|im_end|>"
+    assert qwen.tokenizer.decode([qwen.stop_token_ids[0]]) == "<|im_end|>"
 
 
 @pytest.mark.parametrize("system", ["", "Be brief."])

@@ -18,7 +18,7 @@ from paceline.workflow.events import TextDelta
         ("ab<", ("<x>",), 1),
         ("b<x", ("<x>",), 2),
         ("b<x>", ("<x>",), 0),
-        ("aab", ("abc", "bd"), 2),
+        ("ab", ("abc", "bd"), 2),
         ("", ("a",), 0),
     ],
 )

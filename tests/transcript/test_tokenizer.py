@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.errors import ModelError
 from paceline.transcript.chat import ChatModel
-from paceline.transcript.tokenizer import INLINE_CHARACTERS, load_tokenizer
+from paceline.transcript.tokenizer import INLINE_CHARACTERS, MAX_HELD, load_tokenizer
 
 EMULATED = load_tokenizer("emulated")
 
@@ -37,6 +37,12 @@ def test_an_unfinished_character_is_flushed_once() -> None:
     assert [stream.step(token_id) for token_id in "a漢".encode()[:-1]] == ["a", "", ""]
     assert stream.flush() == "\ufffd"
     assert stream.flush() == ""
+
+
+def test_ids_that_never_become_a_character_are_not_collected_for_ever() -> None:
+    stream = EMULATED.stream()
+    text = "".join(stream.step(0x80) for _ in range(10 * MAX_HELD)) + stream.step(ord("a"))
+    assert text == "\ufffd" * (10 * MAX_HELD) + "a"
 
 
 async def test_a_long_text_gets_the_same_ids_as_a_short_one(model: ChatModel) -> None:

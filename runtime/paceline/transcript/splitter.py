@@ -29,33 +29,32 @@ class _Run:
 
     def __init__(self, after_marker: bool) -> None:
         self.parts: list[str] = []
-        self._space = ""
+        self._space: list[str] = []
         self._after_marker = after_marker
 
     def add(self, text: str) -> str:
         """Take more text, return what is certain."""
         body = text.rstrip(_WHITESPACE)
         if not body:
-            self._space += text
+            self._space.append(text)
             return ""
-        trailing = text[len(body) :]
-        certain = self._space + body
+        certain = "".join((*self._space, body))
         if self._after_marker and not self.parts:
             certain = certain.lstrip(_WHITESPACE)
-        self._space, self._after_marker = trailing, False
+        self._space, self._after_marker = [text[len(body) :]], False
         self.parts.append(certain)
         return certain
 
     def meet_marker(self) -> None:
         """Drop the whitespace before a marker."""
-        self._space, self._after_marker = "", True
+        self._space, self._after_marker = [], True
 
     def end(self) -> str:
         """Return the whitespace at the end, if it is text."""
-        if self._after_marker or not self._space:
+        if self._after_marker:
             return ""
-        self.parts.append(self._space)
-        return self._space
+        self.parts += self._space
+        return "".join(self._space)
 
 
 class Splitter:
@@ -122,14 +121,15 @@ class Splitter:
     def _at_start(self, buffer: str) -> str:
         opening = self._reasoning_markers[0]
         stripped = buffer.lstrip(_WHITESPACE)
-        if opening.startswith(stripped) and stripped != opening:
-            self._held = buffer
-            return ""
+        self._text.add(buffer[: len(buffer) - len(stripped)])
         if stripped.startswith(opening):
             self._state = self._in_reasoning
             return stripped[len(opening) :]
+        if opening.startswith(stripped):
+            self._held = stripped
+            return ""
         self._state = self._in_text
-        return buffer
+        return stripped
 
     def _in_reasoning(self, buffer: str) -> str:
         before, closing, after = buffer.partition(self._reasoning_markers[1])

@@ -8,11 +8,14 @@ from collections.abc import Sequence
 
 def held_back(text: str, markers: Sequence[str]) -> int:
     """Return the length of the longest end of `text` that is a proper start of a marker."""
-    for length in range(min(len(text), max(map(len, markers), default=1) - 1), 0, -1):
-        end = text[-length:]
-        if any(len(marker) > length and marker.startswith(end) for marker in markers):
-            return length
-    return 0
+    longest = 0
+    for marker in markers:
+        start = text.find(marker[0], max(0, len(text) - len(marker) + 1))
+        while start >= 0 and not marker.startswith(text[start:]):
+            start = text.find(marker[0], start + 1)
+        if start >= 0:
+            longest = max(longest, len(text) - start)
+    return longest
 
 
 class StopFilter:

@@ -18,6 +18,10 @@ INLINE_CHARACTERS = 4096
 """Longest text that is tokenized on the event loop (about 2 ms); a thread costs more than that saves below it."""
 
 
+MAX_HELD = 64
+"""Most ids that may wait for the rest of a character; no character has so many, what has is no text."""
+
+
 class TokenStream:
     """Detokenizes ids as they come. Pieces never end inside a character; joined they are the decoded text."""
 
@@ -27,17 +31,12 @@ class TokenStream:
         self._last: list[int] = []
         self._held: list[int] = []
 
-    @property
-    def held(self) -> int:
-        """How many ids wait for the rest of their character."""
-        return len(self._held)
-
     def step(self, token_id: int) -> str:
         """Take one id; returns the text that is now certain, often one word, empty inside a character."""
         text: str | None = self._stream.step(self._tokenizer, token_id)
         self._held.append(token_id)
         if text is None:
-            return ""
+            return self._give_up() if len(self._held) >= MAX_HELD else ""
         self._last, self._held = self._held, []
         return text
 
@@ -49,6 +48,11 @@ class TokenStream:
         whole: str = self._tokenizer.decode(self._last + self._held, skip_special_tokens=False)
         self._held = []
         return whole[len(before) :]
+
+    def _give_up(self) -> str:
+        text = self.flush()
+        self._last, self._stream = [], DecodeStream(skip_special_tokens=False)
+        return text
 
 
 class Tokenizer:
