@@ -17,7 +17,7 @@ from tests.engines.scripted import (
     stream_then,
 )
 
-from paceline.engines.base import TokenChunk
+from paceline.engines.base import GenerationEnd, TokenChunk
 from paceline.engines.stall import StallGuard
 from paceline.engines.vllm_http import VllmHttpEngine
 from paceline.errors import EngineLost, EngineRefused, EngineUnavailable
@@ -79,6 +79,27 @@ async def test_a_finished_stream_leaves_its_connection_to_the_next(
     complete_with(server, stream(FIRST, LAST, USAGE, DONE))
     for _ in range(3):
         assert (await collect(engine, request_for()))[0] == [7, 8, 9]
+    assert server.connections == 1
+
+
+async def test_the_end_of_the_body_is_waited_for_after_the_last_item(
+    server: ScriptedServer, engine: VllmHttpEngine
+) -> None:
+    """The HTTP body ends only when the client has the last item; its connection serves the next request too."""
+    ended = asyncio.Event()
+
+    async def script(connection: Connection) -> None:
+        await connection.start_stream()
+        await connection.send_chunk(FIRST + LAST + USAGE + DONE)
+        await ended.wait()
+        await connection.send_chunk(b"")
+
+    complete_with(server, script)
+    for _ in range(2):
+        ended.clear()
+        async for item in engine.generate(request_for()):
+            if isinstance(item, GenerationEnd):
+                ended.set()
     assert server.connections == 1
 
 
