@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -190,7 +191,6 @@ def test_without_tools_nothing_is_a_call() -> None:
         ("delete", "{}", "unknown tool 'delete'"),
         ("no_schema", '{"any": 1}', ""),
         ("bad_pattern", '{"a": "b"}', "arguments not checked, the tool's schema is unusable"),
-        ("elsewhere", '{"a": "b"}', "arguments not checked, the tool's schema is unusable"),
         ("no_type", '{"a": "b"}', "arguments not checked, the tool's schema is unusable"),
         ("endless", '{"a": "b"}', "arguments not checked, the tool's schema is unusable"),
     ],
@@ -200,7 +200,6 @@ def test_a_call_that_does_not_fit_its_schema_says_why(name: str, arguments: str,
         READ,
         Tool("no_schema"),
         Tool("bad_pattern", parameters_json='{"properties": {"a": {"pattern": "("}}}'),
-        Tool("elsewhere", parameters_json='{"$ref": "http://127.0.0.1:9/schema.json"}'),
         Tool("no_type", parameters_json='{"type": "nothing"}'),
         Tool("endless", parameters_json='{"$ref": "#"}'),
     ]
@@ -209,6 +208,17 @@ def test_a_call_that_does_not_fit_its_schema_says_why(name: str, arguments: str,
     (call,) = answer.message.tool_calls
     assert call.defect.startswith(defect)
     assert bool(call.defect) == bool(defect)
+
+
+def test_references_out_of_a_schema_are_not_followed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        tool = Tool("elsewhere", parameters_json=f'{{"$ref": "http://127.0.0.1:{port}/schema.json"}}')
+        _, answer = parse('<tool_call>{"name": "elsewhere", "arguments": {}}</tool_call>', tools=[tool])
+        assert "schema is unusable" in answer.message.tool_calls[0].defect
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 def test_a_defect_is_short() -> None:
