@@ -1,4 +1,4 @@
-"""Put migrations, protos and the engine's lock into the wheel; an editable install reads them from the checkout."""
+"""Put migrations, protos and the engine lock into the wheel; an editable install reads them from the checkout."""
 
 from typing import Any
 
