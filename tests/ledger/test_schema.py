@@ -10,6 +10,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, inspect
 from sqlalchemy.schema import CreateIndex, CreateTable
+from tests.ledger.conftest import BACKENDS, Postgres
 
 from paceline.errors import ConfigError, LedgerInUse, LedgerUnavailable, SchemaOutdated
 from paceline.ledger import schema
@@ -17,8 +18,6 @@ from paceline.ledger.engine import parse_url
 from paceline.ledger.lock import FileLock
 from paceline.ledger.store import SqlLedger
 from paceline.ledger.tables import metadata
-
-from .conftest import BACKENDS, Postgres
 
 
 @pytest.fixture(params=BACKENDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, literal, select, tuple_
+from sqlalchemy import Connection, Row, Select, bindparam, func, literal, select, tuple_
 
 from paceline.errors import StepNotFound, WorkflowNotFound
 from paceline.ledger.paging import from_token, to_token
@@ -54,6 +54,20 @@ def get_workflow(connection: Connection, tenant: str, workflow_id: str) -> Workf
     if row is None:
         raise WorkflowNotFound(f"there is no workflow {workflow_id}", workflow_id=workflow_id)
     return workflow_from_row(row)
+
+
+def find_workflows(connection: Connection, workflow_id: str) -> list[Workflow]:
+    """The workflows with this id, of any tenant."""
+    statement = select(workflows).where(workflows.c.workflow_id == workflow_id).order_by(workflows.c.tenant)
+    return [workflow_from_row(row) for row in connection.execute(statement)]
+
+
+def counts(connection: Connection) -> dict[str, int]:
+    """Rows of the main tables."""
+    return {
+        table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+        for table in (workflows, steps, attempts)
+    }
 
 
 def list_workflows(

@@ -42,6 +42,14 @@ class SqlLedger:
         """Return one workflow."""
         return await self.database.read(partial(reads.get_workflow, tenant=tenant, workflow_id=workflow_id))
 
+    async def find_workflows(self, workflow_id: str) -> list[Workflow]:
+        """Return the workflows with this id, of any tenant: for the operator's own tools."""
+        return await self.database.read(partial(reads.find_workflows, workflow_id=workflow_id))
+
+    async def counts(self) -> dict[str, int]:
+        """Return how many workflows, steps and attempts there are."""
+        return await self.database.read(reads.counts)
+
     async def list_workflows(
         self, tenant: str, where: WorkflowFilter, page_size: int, page_token: str
     ) -> Page[Workflow]:

@@ -1,0 +1,180 @@
+"""`paceline report`: what workflows cost, in groups."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from paceline.cli.access import Tenant, with_ledger
+from paceline.cli.config import ConfigFile
+from paceline.cli.failure import clear_errors
+from paceline.cli.money import EXAMPLE, usd
+from paceline.errors import InvalidArgument
+from paceline.ledger.reports import CostQueries
+from paceline.ledger.store import SqlLedger
+from paceline.workflow.costs import CostFilter, CostSummary
+
+PAGE = 1000
+
+
+@clear_errors
+def report(
+    *,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(help="Group by model, outcome, workflow, day (UTC), tenant or label:NAME; up to 4."),
+    ] = None,
+    since: Annotated[datetime | None, typer.Option(help="Workflows created then or later, UTC.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Workflows created before, UTC.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Only these models.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="Only workflows with this label, NAME=VALUE.")] = None,
+    tenant: Tenant = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    file: ConfigFile = None,
+) -> None:
+    """Show what workflows cost, and what a successful one costs. The server may be running."""
+    if as_json and as_csv:
+        raise InvalidArgument("--json, --csv: give one of them", field="json")
+    keys = tuple(by or ["model"])
+    where = CostFilter(_utc(since), _utc(until), tuple(model or ()), _labels(label or []))
+
+    async def work(ledger: SqlLedger) -> tuple[list[CostSummary], CostSummary]:
+        queries = CostQueries(ledger)
+        total = (await queries.query(tenant, (), where, 1, "")).items[0]
+        return await _all_groups(queries, tenant, keys, where), total
+
+    groups, total = with_ledger(file, work)
+    if as_json:
+        _write_json(keys, groups, total)
+    elif as_csv:
+        _write_csv(keys, groups)
+    else:
+        _write_table(keys, groups, total)
+
+
+async def _all_groups(
+    queries: CostQueries, tenant: str | None, keys: tuple[str, ...], where: CostFilter
+) -> list[CostSummary]:
+    groups: list[CostSummary] = []
+    token = ""
+    while True:
+        page = await queries.query(tenant, keys, where, PAGE, token)
+        groups += page.items
+        token = page.next_token
+        if not token:
+            return groups
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    return moment.replace(tzinfo=UTC) if moment else None
+
+
+def _labels(texts: list[str]) -> dict[str, str]:
+    labels = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidArgument(f"--label {text}: write NAME=VALUE", field="label")
+        labels[name] = value
+    return labels
+
+
+def coverage(total: CostSummary) -> str:
+    """How many workflows the cost per success speaks of."""
+    return f"{total.known_outcome_workflows} of {total.workflows} workflows have an outcome"
+
+
+def _record(keys: tuple[str, ...], summary: CostSummary) -> dict[str, object]:
+    """A flat record; amounts in nano-USD, None for a ratio that does not exist."""
+    return {
+        **dict(zip(keys, summary.group, strict=False)),
+        "workflow_count": summary.workflows,
+        "succeeded_workflow_count": summary.succeeded_workflows,
+        "known_outcome_workflow_count": summary.known_outcome_workflows,
+        "step_count": summary.steps,
+        "attempt_count": summary.attempts,
+        "uncached_prompt_token_count": summary.uncached_prompt,
+        "cached_prompt_token_count": summary.cached_prompt,
+        "output_token_count": summary.output,
+        "drafted_token_count": summary.drafted,
+        "accepted_draft_token_count": summary.accepted,
+        "unreported_attempt_count": summary.unreported_attempts,
+        "unpriced_attempt_count": summary.unpriced_attempts,
+        "list_cost_usd_nanos": summary.list_nanos,
+        "retry_cost_usd_nanos": summary.retry_nanos,
+        "infrastructure_cost_usd_nanos": summary.infrastructure_nanos,
+        "cost_per_success_usd_nanos": summary.cost_per_success_nanos,
+        "prices": EXAMPLE if summary.example_price else "",
+    }
+
+
+def _write_json(keys: tuple[str, ...], groups: list[CostSummary], total: CostSummary) -> None:
+    document = {
+        "groups": [_record(keys, group) for group in groups],
+        "total": _record((), total),
+        "coverage": coverage(total),
+    }
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _write_csv(keys: tuple[str, ...], groups: list[CostSummary]) -> None:
+    writer = csv.DictWriter(sys.stdout, list(_record(keys, CostSummary(group=keys))), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_record(keys, group) for group in groups)
+
+
+def _write_table(keys: tuple[str, ...], groups: list[CostSummary], total: CostSummary) -> None:
+    console = Console()
+    table = Table(show_footer=bool(groups))
+    for number, key in enumerate(keys):
+        table.add_column(key, footer="total" if number == 0 else "")
+    for name, footer in _cells(total):
+        table.add_column(name, justify="right", footer=footer)
+    for group in groups:
+        table.add_row(*map(escape, group.group), *(text for _, text in _cells(group)))
+    console.print(table)
+    console.print(_notes(total), highlight=False)
+
+
+def _cells(summary: CostSummary) -> list[tuple[str, str]]:
+    def money(nanos: int | None) -> str:
+        return usd(nanos, example=summary.example_price)
+
+    priced = summary.unpriced_attempts < summary.attempts or summary.attempts == 0
+    return [
+        ("workflows", str(summary.workflows)),
+        ("succeeded", str(summary.succeeded_workflows)),
+        ("steps", str(summary.steps)),
+        ("attempts", str(summary.attempts)),
+        ("prompt", str(summary.uncached_prompt)),
+        ("cached", str(summary.cached_prompt)),
+        ("output", str(summary.output)),
+        ("drafted", str(summary.drafted)),
+        ("accepted", str(summary.accepted)),
+        ("list cost", money(summary.list_nanos if priced else None)),
+        ("of it retries", money(summary.retry_nanos if priced else None)),
+        ("infrastructure", money(summary.infrastructure_nanos)),
+        ("per success", money(summary.cost_per_success_nanos if priced else None)),
+    ]
+
+
+def _notes(total: CostSummary) -> str:
+    notes = [f"{coverage(total)}; cost per success = list cost of those / {total.succeeded_workflows} succeeded."]
+    if not total.succeeded_workflows:
+        notes = [f"{coverage(total)}; none succeeded, so there is no cost per success."]
+    if total.unreported_attempts:
+        notes.append(f"{total.unreported_attempts} attempts did not report all their tokens.")
+    if total.unpriced_attempts:
+        notes.append(f"{total.unpriced_attempts} attempts have no list price: no list cost contains them.")
+    if total.example_price:
+        notes.append(f"{EXAMPLE}: these are example prices, not anybody's real ones.")
+    return "\n".join(notes)

@@ -1,0 +1,123 @@
+"""`paceline workflow`: look at one workflow, or close it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from paceline.cli.access import Tenant, the_workflow, with_ledger
+from paceline.cli.config import ConfigFile
+from paceline.cli.failure import clear_errors
+from paceline.cli.money import EXAMPLE, usd
+from paceline.cli.outcome import Kind, Note, WorkflowId
+from paceline.cli.outcome import set_ as set_outcome
+from paceline.ledger.reports import CostQueries
+from paceline.ledger.store import SqlLedger
+from paceline.workflow.costs import CostSummary
+from paceline.workflow.model import OutcomeSource, Step, Workflow
+
+app = typer.Typer(help="Show and close workflows.", no_args_is_help=True)
+PAGE = 500
+_Found = tuple[Workflow, CostSummary, list[Step]]
+
+
+@app.command()
+@clear_errors
+def finish(
+    workflow_id: WorkflowId, kind: Kind, note: Note = "", tenant: Tenant = None, file: ConfigFile = None
+) -> None:
+    """Close a workflow with the outcome that you judge it to have."""
+    set_outcome(
+        workflow_id, kind, source=OutcomeSource.PERSON, exit_code=None, note=note, tenant=tenant, file=file
+    )
+
+
+@app.command()
+@clear_errors
+def show(
+    workflow_id: WorkflowId,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, messages included.")] = False,
+    tenant: Tenant = None,
+    file: ConfigFile = None,
+) -> None:
+    """Show a workflow, what it cost, and its steps."""
+
+    async def work(ledger: SqlLedger) -> _Found:
+        found = await the_workflow(ledger, tenant, workflow_id)
+        cost = await CostQueries(ledger).workflow_cost(found.tenant, workflow_id, include_children=False)
+        return found, cost, await _steps(ledger, found)
+
+    found = with_ledger(file, work)
+    if as_json:
+        typer.echo(_json(found))
+    else:
+        _print(Console(), found)
+
+
+async def _steps(ledger: SqlLedger, workflow: Workflow) -> list[Step]:
+    steps: list[Step] = []
+    token = ""
+    while True:
+        page = await ledger.list_steps(workflow.tenant, workflow.workflow_id, PAGE, token)
+        steps += page.items
+        token = page.next_token
+        if not token:
+            return steps
+
+
+def _json(found: _Found) -> str:
+    """Everything but the token ids."""
+    workflow, cost, steps = msgspec.to_builtins(found)
+    for step in steps:
+        del step["segments"]
+    document = {"workflow": workflow, "cost": cost, "steps": steps}
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def _print(console: Console, found: _Found) -> None:
+    workflow, cost, steps = found
+    outcome = workflow.outcome
+    facts = {
+        "workflow": workflow.workflow_id,
+        "tenant": workflow.tenant,
+        "model": workflow.model,
+        "labels": ", ".join(f"{name}={value}" for name, value in sorted(workflow.labels.items())),
+        "outcome": f"{outcome.kind.value} (by {outcome.source.value}) {outcome.note}" if outcome else "open",
+        "created": f"{workflow.created_at:%Y-%m-%d %H:%M:%S} UTC",
+        "parent": workflow.parent_workflow_id or "",
+        "replica": workflow.replica or "",
+        "list cost": usd(cost.list_nanos, example=cost.example_price),
+        "retry cost": usd(cost.retry_nanos, example=cost.example_price),
+        "infrastructure": usd(cost.infrastructure_nanos, example=cost.example_price),
+    }
+    for name, value in facts.items():
+        if value:
+            console.print(f"[bold]{name:>14}[/bold]  {escape(value)}", highlight=False)
+    console.print(_step_table(steps))
+    if cost.example_price:
+        console.print(f"{EXAMPLE}: these are example prices, not anybody's real ones.")
+
+
+def _step_table(steps: list[Step]) -> Table:
+    table = Table(
+        "step", "state", "attempts", "prompt", "cached", "output", "drafted", "accepted", "seconds", "cost"
+    )
+    for step in steps:
+        usage = step.usage
+        reported = usage.uncached_prompt is not None
+        prompt = (usage.uncached_prompt or 0) + (usage.cached_prompt or 0) if reported else None
+        counts = (prompt, usage.cached_prompt, usage.output, step.speculation.drafted, step.speculation.accepted)
+        table.add_row(
+            step.step_id,
+            step.error_reason or step.state.value,
+            str(step.attempt_count),
+            *("-" if count is None else str(count) for count in counts),
+            f"{step.timings.total:.2f}" if step.timings else "-",
+            usd(step.cost.list_nanos, example=step.cost.example_price),
+        )
+    return table
