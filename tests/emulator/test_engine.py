@@ -89,7 +89,7 @@ async def test_a_preempted_request_loses_nothing(make_engine: MakeEngine) -> Non
     first, second = request("a", prompt=20, output=40), request("b", prompt=20, output=40)
     engine.submit(first)
     engine.submit(second)
-    assert await asyncio.gather(read(first), read(second)) == [list(range(40)), list(range(40))]
+    assert list(await asyncio.gather(read(first), read(second))) == [list(range(40)), list(range(40))]
     assert engine.totals.preemptions > 0
     assert engine.totals.generation_tokens == 80
     assert engine.totals.prompt_tokens == 40

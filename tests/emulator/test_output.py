@@ -10,7 +10,7 @@ from paceline.emulator.output import Limits, Plan, plan_output
 from paceline.transcript.builtin import TURN_END, builtin_tokenizer
 
 TOKENIZER = builtin_tokenizer()
-END = TOKENIZER.token_to_id(TURN_END)
+END: int = TOKENIZER.token_to_id(TURN_END)  # type: ignore[assignment]  # a special token of it
 
 
 def plan(reply: str, max_tokens: int = 100, **limits: Any) -> Plan:

@@ -16,10 +16,12 @@ PROMPTS = st.lists(st.lists(st.integers(0, 30), max_size=12), min_size=1, max_si
 
 @given(prompts=PROMPTS)
 def test_parsing_with_memory_is_plain_parsing(prompts: list[list[int]]) -> None:
-    parser, context = PromptParser(remembered=3), []
+    parser, context = PromptParser(remembered=3), list[int]()
     for more in prompts:
         context = context + more if sum(more) % 3 else more
-        assert memoryview(parser.parse(orjson.dumps(context))).cast("I").tolist() == context
+        parsed = parser.parse(orjson.dumps(context))
+        assert memoryview(parsed.data).cast("I").tolist() == context
+        assert parsed.largest == max(context, default=-1)
 
 
 @given(prompts=PROMPTS)
@@ -35,7 +37,7 @@ def test_hashing_with_memory_is_plain_hashing(prompts: list[list[int]]) -> None:
 def test_a_number_is_not_taken_for_the_start_of_a_longer_one() -> None:
     parser = PromptParser()
     parser.parse(b"[1,2]")
-    assert memoryview(parser.parse(b"[1,23]")).cast("I").tolist() == [1, 23]
+    assert memoryview(parser.parse(b"[1,23]").data).cast("I").tolist() == [1, 23]
 
 
 @pytest.mark.parametrize(

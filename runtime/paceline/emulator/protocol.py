@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -138,30 +139,42 @@ def check_lengths(request: CompletionRequest, prompt_tokens: int, max_model_len:
     return limit
 
 
+@dataclass(frozen=True, slots=True)
+class PromptIds:
+    """Ids as uint32 little-endian bytes, and the largest of them; -1 without any."""
+
+    data: bytes
+    largest: int
+
+
 class PromptParser:
-    """Turns the JSON text of a list of ids into uint32 little-endian bytes.
+    """Turns the JSON text of a list of ids into `PromptIds`.
 
     A long conversation sends nearly the same list again each turn, so the last prompts are remembered by their
     text and only the new end of a prompt is parsed.
     """
 
     def __init__(self, remembered: int = 128) -> None:
-        self._memo: PrefixMemo[bytes] = PrefixMemo(remembered)
+        self._memo: PrefixMemo[PromptIds] = PrefixMemo(remembered)
 
-    def parse(self, text: bytes) -> bytes:
+    def parse(self, text: bytes) -> PromptIds:
         """The ids. Raises `Refused` for anything but a list of ids that are not negative."""
         known = self._memo.longest(text)
-        prefix, head = known or (b"[", b"")
-        ids = head + _to_ids(b"[" + text[len(prefix) :])
+        prefix, head = known or (b"[", PromptIds(b"", -1))
+        tail = _to_ids(b"[" + text[len(prefix) :])
         last_comma = text.rfind(b",") + 1
         if last_comma > len(prefix):
-            self._memo.put(text[:last_comma], ids[:-4], instead=known and prefix)
-        return ids
+            self._memo.put(text[:last_comma], _joined(head, tail[:-1]), instead=known and prefix)
+        return _joined(head, tail)
 
 
-def _to_ids(text: bytes) -> bytes:
+def _joined(head: PromptIds, tail: array[int]) -> PromptIds:
+    return PromptIds(head.data + tail.tobytes(), max(head.largest, max(tail, default=-1)))
+
+
+def _to_ids(text: bytes) -> array[int]:
     try:
-        return array("I", orjson.loads(text)).tobytes()
+        return array("I", orjson.loads(text))
     except (TypeError, ValueError, OverflowError) as error:
         message = "1 validation error:\n  {'loc': 'body.prompt', 'msg': 'Input should be a list of token ids'}"
         raise Refused(message, param="body.prompt", kind="Bad Request") from error

@@ -22,6 +22,8 @@ class Answer:
     request: Request
     prompt_json: orjson.Fragment
     """The prompt's ids as the client wrote them: echoing a long prompt costs a copy."""
+    unknown_id: int | None
+    """An id of the prompt that the vocabulary does not have."""
     created: int
 
     @property

@@ -19,7 +19,14 @@ from paceline.emulator.faults import FAULTS, Fault, FaultPlan
 from paceline.emulator.metrics import render_metrics
 from paceline.emulator.openapi import openapi_document
 from paceline.emulator.output import Limits, Plan, plan_output
-from paceline.emulator.protocol import CompletionRequest, PromptParser, Refused, check_lengths, decode_request
+from paceline.emulator.protocol import (
+    CompletionRequest,
+    PromptIds,
+    PromptParser,
+    Refused,
+    check_lengths,
+    decode_request,
+)
 from paceline.emulator.replies import RULES, Rule, Script
 from paceline.emulator.replymessages import Answer, error_event, now
 from paceline.emulator.settings import Settings
@@ -106,28 +113,29 @@ class EmulatorServer:
         if asked.priority and not self.settings.priority_scheduling:
             raise Refused("Priority scheduling is not enabled; start with --scheduling-policy priority.")
         prompt, prompt_json = self._prompt(asked)
-        limit = check_lengths(asked, len(prompt) // 4, self.settings.max_model_len)
+        limit = check_lengths(asked, len(prompt.data) // 4, self.settings.max_model_len)
         seed = asked.seed if asked.seed is not None else self.settings.seed
         request = Request(
             request_id=http.headers.get("X-Request-Id") or asked.request_id or uuid.uuid4().hex[:16],
-            prompt=prompt,
-            plan=self._plan(asked, prompt, limit, seed),
+            prompt=prompt.data,
+            plan=self._plan(asked, prompt.data, limit, seed),
             salt=str(asked.cache_salt or ""),
             priority=asked.priority,
             session_id=asked.session_id,
             seed=seed,
             hold_after=fault.after_tokens if fault and fault.cuts else None,
         )
-        return Answer(self.settings, asked, request, orjson.Fragment(prompt_json), now())
+        unknown_id = prompt.largest if prompt.largest >= self.vocabulary.size else None
+        return Answer(self.settings, asked, request, orjson.Fragment(prompt_json), unknown_id, now())
 
-    def _prompt(self, asked: CompletionRequest) -> tuple[bytes, bytes]:
-        """The prompt's ids as uint32 and as JSON."""
+    def _prompt(self, asked: CompletionRequest) -> tuple[PromptIds, bytes]:
+        """The prompt's ids, and the same as JSON."""
         text = bytes(asked.prompt)
         if text.startswith(b'"'):
             ids = self.vocabulary.tokenizer.encode(orjson.loads(text), add_special_tokens=False).ids
             text = orjson.dumps(ids)
         prompt = self._parser.parse(text)
-        if not prompt:
+        if not prompt.data:
             raise Refused("You must pass at least one prompt")
         return prompt, text
 
@@ -150,7 +158,7 @@ class EmulatorServer:
         await response.prepare(http)
         request = answer.request
         try:
-            self._check_vocabulary(request)
+            _check_vocabulary(answer)
             async with aclosing(self._chunks(request, fault)) as chunks:
                 async for first, end in chunks:
                     reason = request.plan.finish_reason if end == len(request.plan.ids) else None
@@ -167,7 +175,7 @@ class EmulatorServer:
 
     async def _whole(self, answer: Answer, fault: Fault | None) -> web.Response:
         try:
-            self._check_vocabulary(answer.request)
+            _check_vocabulary(answer)
             async with aclosing(self._chunks(answer.request, fault)) as chunks:
                 async for _ in chunks:
                     pass
@@ -199,11 +207,6 @@ class EmulatorServer:
             raise Refused("The emulated engine died.", status=500, kind="InternalServerError")
         elif fault.kind == "drop":
             raise _Dropped
-
-    def _check_vocabulary(self, request: Request) -> None:
-        largest = max(memoryview(request.prompt).cast("I"))
-        if largest >= self.vocabulary.size:
-            raise Refused(f"Token id {largest} is out of vocabulary")
 
     async def models(self, http: web.Request) -> web.Response:
         """The one model, owned by the emulator."""
@@ -319,6 +322,12 @@ class EmulatorServer:
         if self.settings.counts_file is not None:
             with self.settings.counts_file.open("ab") as file:
                 file.write(orjson.dumps(row) + b"\n")
+
+
+def _check_vocabulary(answer: Answer) -> None:
+    """vLLM finds this out so late that a stream has begun with status 200."""
+    if answer.unknown_id is not None:
+        raise Refused(f"Token id {answer.unknown_id} is out of vocabulary")
 
 
 class _Dropped(Exception):
