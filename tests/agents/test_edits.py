@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline_agents.repair.edits import EditError, apply_functions, fingerprint, replace_line
+from paceline_agents.repair.edits import EditError, apply_functions, fingerprint
+from paceline_agents.repair.gaps import find_gaps
 
 SOURCE = '''"""A module."""
 
@@ -100,16 +101,36 @@ def test_an_unusable_answer_says_why(answer: str, why: str) -> None:
         apply_functions(SOURCE, answer)
 
 
-def test_a_line_is_replaced_by_each_usable_line_of_the_answer() -> None:
-    answer = "```python\nreturn 2 * x\n1. return x * 2\n# no code\nreturn (\n\n- return x - x\n```"
+def test_each_statement_with_an_expression_can_get_a_gap() -> None:
+    source = (
+        "def f(x):\n"
+        '    """Ä."""\n'
+        "    ü = 'ö' + g(\n"
+        "        x)\n"
+        "    for i in range(x):\n"
+        "        if x and i: x += 1\n"
+        "        yield x\n"
+        "    while x > 1:\n"
+        "        g(x)\n"
+        "        break\n"
+        "    return\n"
+    )
+    gaps = find_gaps(source)
 
-    bodies = [program.splitlines()[6] for program in replace_line(SOURCE, 7, answer)]
+    assert {line: gap.expression for line, gap in gaps.items()} == {
+        3: "'ö' + g(\n        x)",
+        5: "range(x)",
+        6: "x and i",
+        7: "x",
+        8: "x > 1",
+        9: "g(x)",
+    }
+    assert gaps[3].program == source.replace("'ö' + g(\n        x)", "____")
+    assert gaps[8].program == source.replace("x > 1", "____")
 
-    assert bodies == ["    return 2 * x", "    return x * 2", "    return x - x"]
 
-
-def test_a_line_without_a_block_is_read_from_the_text() -> None:
-    assert replace_line(SOURCE, 7, "`return 2 * x`") == [SOURCE.replace("x + x", "2 * x")]
+def test_a_program_that_is_not_python_has_no_gaps() -> None:
+    assert find_gaps("def (") == {}
 
 
 def test_layout_comments_and_docstrings_do_not_make_another_program() -> None:

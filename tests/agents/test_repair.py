@@ -25,7 +25,6 @@ BUGGY = 'def add(a, b):\n    """Add."""\n    total = a - b\n    return total\n'
 FIXED = "```python\ndef add(a, b):\n    total = a + b\n    return total\n```"
 SAME = f"```python\n{BUGGY}```"
 WRONG = "```python\ndef add(a, b):\n    return a * b\n```"
-LINES = "```python\ntotal = a * b\ntotal = a + b\n```"
 
 PROGRAM = Program(
     "add", BUGGY, shown=(Case((1, 2), 3), Case((5, 0), 5)), hidden=(Case((7777, 1), 7778), Case((0, 0), 0))
@@ -37,10 +36,10 @@ class Model:
     """Answers in order and keeps the questions."""
 
     answers: list[str]
-    asked: list[tuple[str, SamplingOptions, str]] = field(default_factory=list)
+    asked: list[tuple[str, SamplingOptions, bool]] = field(default_factory=list)
 
-    async def __call__(self, prompt: str, sampling: SamplingOptions, parent_step_id: str) -> Answer:
-        self.asked.append((prompt, sampling, parent_step_id))
+    async def __call__(self, prompt: str, sampling: SamplingOptions, *, fresh: bool) -> Answer:
+        self.asked.append((prompt, sampling, fresh))
         return Answer(f"step-{len(self.asked)}", self.answers.pop(0), "stop")
 
 
@@ -66,24 +65,27 @@ async def test_a_wrong_edit_is_fed_back_with_its_own_failures() -> None:
 
     assert result.verdict.passed
     assert "should give `3` but gives `2`" in model.asked[1][0]
+    assert [fresh for _, _, fresh in model.asked] == [True, False]
 
 
-async def test_a_repeated_program_leads_to_line_turns_that_branch_from_the_first_step() -> None:
-    model = Model([SAME, "```python\ntotal = a - b\n```", SAME, LINES])
+async def test_a_repeated_program_leads_to_gaps_in_fresh_conversations() -> None:
+    model = Model([SAME, SAME, "```python\ndef add(a, b):\n    return ____\n```", FIXED])
     seen: list[TurnReport] = []
 
     result = await repair(SuiteSubject(PROGRAM), model, turns=8, on_turn=seen.append)
 
     assert result.verdict.passed
-    assert [parent for _, _, parent in model.asked] == ["", "step-1", "step-1", "step-1"]
-    assert "total = a - b" in model.asked[1][0]
-    assert "return total" in model.asked[2][0]
-    assert "total = a - b" in model.asked[3][0]
+    assert [fresh for _, _, fresh in model.asked] == [True, True, True, True]
+    assert "total = ____" in model.asked[1][0]
+    assert "return ____" in model.asked[2][0]
+    assert "total = ____" in model.asked[3][0]
+    assert not any("a - b" in prompt for prompt, _, _ in model.asked[1:2])
     assert model.asked[1][1]["temperature"] == 0.0
     assert (model.asked[3][1]["temperature"] or 0.0) > 0.5
     assert [report.number for report in seen] == [1, 2, 3, 4]
-    assert seen[0].what == seen[1].what == "nothing that was not tried before"
-    assert seen[3].what == "2 new versions, one passes the shown tests"
+    assert seen[0].what == seen[1].what == "a version that was tried before"
+    assert "still has the gap" in seen[2].what
+    assert seen[3].what == "the shown tests pass"
 
 
 async def test_the_turns_are_a_limit_and_the_program_stays_as_it_was() -> None:
@@ -152,7 +154,7 @@ async def test_a_file_that_stays_broken_gets_its_text_back(project: tuple[Path, 
 async def test_a_file_gets_its_text_back_when_the_model_is_lost(project: tuple[Path, str]) -> None:
     file, command = project
 
-    async def lost(prompt: str, sampling: SamplingOptions, parent_step_id: str) -> Answer:
+    async def lost(prompt: str, sampling: SamplingOptions, *, fresh: bool) -> Answer:
         raise EngineUnavailable
 
     with open_file(file, command, Limits()) as subject, pytest.raises(EngineUnavailable):
@@ -205,7 +207,7 @@ async def test_the_command_repairs_a_file_and_finishes_its_workflow(
     served: Served, project: tuple[Path, str], tmp_path: Path
 ) -> None:
     file, command = project
-    served.script.runs = [[started(), finished(SAME)], [started(), finished(LINES)]]
+    served.script.runs = [[started(), finished(SAME)], [started(), finished(FIXED)]]
     report = tmp_path / "report.json"
 
     code, out, err = await agent(
@@ -224,7 +226,7 @@ async def test_the_command_repairs_a_file_and_finishes_its_workflow(
     assert (told.HasField("check_exit_code"), told.check_exit_code) == (True, 0)
     create = served.script.requests[0]
     assert create.labels == {"team": "a", "agent": "paceline-agent", "program": "adder.py"}
-    assert served.script.requests[2].parent_step_id == "step-0001"
+    assert "____" in served.script.requests[2].conversation.messages[0].content
     (row,) = json.loads(report.read_text())["programs"]
     assert (row["outcome"], row["steps"], row["cost_nanos"]) == ("repaired", 2, 42)
     assert row["cached_tokens"] is None

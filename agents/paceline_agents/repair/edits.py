@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 _BLOCK = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL | re.IGNORECASE)
-_LIST_MARK = re.compile(r"^(\d+[.):]|[-*])\s+")
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -40,23 +39,6 @@ def apply_functions(source: str, answer: str) -> str:
         except EditError as error:
             problem = problem or str(error)
     raise EditError(problem)
-
-
-def replace_line(source: str, number: int, answer: str) -> list[str]:
-    """The programs that result when line `number` is replaced by each line of the answer's code blocks.
-
-    The indent is kept; list marks and lines that are no code, or that are not valid in that place, are left out.
-    """
-    blocks = _BLOCK.findall(answer) or [answer]
-    lines = source.splitlines()
-    indent = lines[number - 1][: len(lines[number - 1]) - len(lines[number - 1].lstrip())]
-    programs = []
-    for text in "\n".join(blocks).splitlines():
-        new = _LIST_MARK.sub("", text.strip()).strip("`").strip()
-        program = "\n".join([*lines[: number - 1], indent + new, *lines[number:]]) + "\n"
-        if new and not new.startswith(("#", "def ", "class ")) and is_python(program):
-            programs.append(program)
-    return programs
 
 
 def is_python(text: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paceline_agents.repair.edits import EditError, fingerprint
-from paceline_agents.repair.plan import Tried, Turn, next_turn
+from paceline_agents.repair.plan import Planner, Tried
 from paceline_agents.repair.subject import Diagnosis, Subject, Verdict
 from paceline_agents.types import Answer, SamplingOptions
 
@@ -15,8 +15,8 @@ from paceline_agents.types import Answer, SamplingOptions
 class Ask(Protocol):
     """One question to the model."""
 
-    async def __call__(self, prompt: str, sampling: SamplingOptions, parent_step_id: str) -> Answer:
-        """Ask in the context of a step; empty: of the last one."""
+    async def __call__(self, prompt: str, sampling: SamplingOptions, *, fresh: bool) -> Answer:
+        """Ask in a fresh conversation, or in the one of the last question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ OnTurn = Callable[[TurnReport], None]
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """The end of a repair: the last version that passed what was shown, else the program as it was."""
+    """The end of a repair: the version that passed what was shown, else the program as it was."""
 
     source: str
     verdict: Verdict
@@ -46,50 +46,33 @@ async def repair(subject: Subject, ask: Ask, *, turns: int, on_turn: OnTurn = la
     The first version that passes the tests that may be shown ends the repair; all tests then judge it, once.
     Errors of `ask` pass through.
     """
-    diagnosis = await subject.diagnose(subject.source)
+    planner = Planner(subject.source, subject.function, await subject.diagnose(subject.source))
     history: list[Tried] = []
     answers: list[Answer] = []
     seen = {fingerprint(subject.source)}
     while len(answers) < turns:
-        turn = next_turn(subject.source, subject.function, diagnosis, history)
-        answer = await ask(turn.prompt, turn.sampling, turn.parent_step_id)
+        turn = planner.next_turn(history)
+        answer = await ask(turn.prompt, turn.sampling, fresh=turn.fresh)
         answers.append(answer)
-        versions, problem = _new_versions(turn, answer.text, seen)
-        passing, failed = await _try_out(subject, versions)
-        on_turn(TurnReport(len(answers), answer, problem or _summary(passing, failed)))
-        if passing is not None:
-            return Repair(passing, await subject.judge(passing), tuple(answers))
-        history.append(Tried(turn, answer.step_id, tuple(failed)))
+        version, what, diagnosis = await _try_out(subject, turn.read, answer.text, seen)
+        on_turn(TurnReport(len(answers), answer, what))
+        if diagnosis is not None and diagnosis.passed:
+            return Repair(version, await subject.judge(version), tuple(answers))
+        history.append(Tried(turn, diagnosis))
     return Repair(subject.source, await subject.judge(subject.source), tuple(answers))
 
 
-def _new_versions(turn: Turn, text: str, seen: set[str]) -> tuple[list[str], str]:
-    """The versions in an answer that were not tried before, and what to say when there is none."""
+async def _try_out(
+    subject: Subject, read: Callable[[str], str], text: str, seen: set[str]
+) -> tuple[str, str, Diagnosis | None]:
+    """The version in an answer, what to say about it, and its diagnosis if it is new."""
     try:
-        versions = turn.read(text)
+        version = read(text)
     except EditError as error:
-        return [], f"no usable edit: {error}"
-    fresh = []
-    for version in versions:
-        mark = fingerprint(version)
-        if mark not in seen:
-            seen.add(mark)
-            fresh.append(version)
-    return fresh, "" if fresh else "nothing that was not tried before"
-
-
-async def _try_out(subject: Subject, versions: list[str]) -> tuple[str | None, list[tuple[str, Diagnosis]]]:
-    """The first version that passes, if any, and the failed ones before it."""
-    failed: list[tuple[str, Diagnosis]] = []
-    for version in versions:
-        diagnosis = await subject.diagnose(version)
-        if diagnosis.passed:
-            return version, failed
-        failed.append((version, diagnosis))
-    return None, failed
-
-
-def _summary(passing: str | None, failed: list[tuple[str, Diagnosis]]) -> str:
-    tried = len(failed) + (passing is not None)
-    versions = "1 new version" if tried == 1 else f"{tried} new versions"
-    return f"{versions}, {'one passes' if passing is not None else 'none passes'} the shown tests"
+        return "", f"no usable edit: {error}", None
+    mark = fingerprint(version)
+    if mark in seen:
+        return version, "a version that was tried before", None
+    seen.add(mark)
+    diagnosis = await subject.diagnose(version)
+    return version, "the shown tests pass" if diagnosis.passed else "a new version, still wrong", diagnosis

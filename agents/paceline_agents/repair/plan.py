@@ -1,17 +1,17 @@
-"""Which turn comes next: the prompt, how to sample, where to branch, and how to read the answer."""
+"""Which turn comes next: the prompt, how to sample, what to continue, and how to read the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from paceline_agents.repair import edits, prompts
+from paceline_agents.repair import prompts
+from paceline_agents.repair.edits import EditError, apply_functions
+from paceline_agents.repair.gaps import GAP, Gap, find_gaps
 from paceline_agents.repair.subject import Diagnosis
 from paceline_agents.types import SamplingOptions
 
-_VERSIONS = 6
-_WHOLE_TOKENS = 1024
-_LINE_TOKENS = 256
+_MOST_TOKENS = 1024
 _VARIED = 0.8
 """Temperature where a repetition is worthless."""
 
@@ -22,50 +22,65 @@ class Turn:
 
     prompt: str
     sampling: SamplingOptions
-    parent_step_id: str
-    """The step to branch from; empty: go on where the last one ended."""
-    read: Callable[[str], list[str]]
-    """The versions of the program in an answer. Raises EditError."""
+    fresh: bool
+    """Start a new conversation; else go on with the last one."""
+    read: Callable[[str], str]
+    """The version of the program in an answer. Raises EditError."""
+    line: int | None = None
+    """The line with the gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of a turn."""
+    """What became of a turn: the wrong version with its diagnosis, None when there was no new one."""
 
     turn: Turn
-    step_id: str
-    failed: tuple[tuple[str, Diagnosis], ...]
-    """New versions of the program, all wrong, with their diagnoses."""
+    failed: Diagnosis | None
 
 
-def next_turn(source: str, function: str, diagnosis: Diagnosis, history: Sequence[Tried]) -> Turn:
-    """First the whole function, then its failures once more, then line by line, most suspicious first.
+class Planner:
+    """Plans the repair of one program.
 
-    The line turns branch from the first step: they share its context and do not see each other's mistakes.
+    First the whole function is asked for; a version that is new and wrong is fed back once. Then the suspicious
+    expressions are cut out one after the other, most suspicious first, in conversations that never show what was
+    there. When all were tried, they are tried again with sampling.
     """
 
-    def whole(answer: str) -> list[str]:
-        return [edits.apply_functions(source, answer)]
+    def __init__(self, source: str, function: str, diagnosis: Diagnosis) -> None:
+        self._source, self._function, self._diagnosis = source, function, diagnosis
+        gaps = find_gaps(source)
+        self._gaps = [gaps[line] for line in diagnosis.suspects if line in gaps]
 
-    if not history:
-        prompt = prompts.first(source, function, diagnosis.text)
-        return Turn(prompt, {"temperature": 0.0, "max_output_tokens": _WHOLE_TOKENS}, "", whole)
-    if len(history) == 1 and history[0].failed:
-        _, failure = history[0].failed[0]
-        prompt = prompts.again(function, failure.text)
-        return Turn(prompt, _varied(1, _WHOLE_TOKENS), "", whole)
-    line_turns = sum(tried.turn.parent_step_id != "" for tried in history)
-    return _line_turn(source, diagnosis.suspects, line_turns, history[0].step_id)
+    def next_turn(self, history: Sequence[Tried]) -> Turn:
+        """The turn after those of `history`."""
+        if not history:
+            prompt = prompts.first(self._source, self._function, self._diagnosis.failures)
+            return Turn(prompt, _greedy(), fresh=True, read=self._read)
+        failed = history[-1].failed
+        if len(history) == 1 and failed is not None:
+            prompt = prompts.again(self._function, failed.failures)
+            return Turn(prompt, _varied(1), fresh=False, read=self._read)
+        return self._gap_turn(sum(tried.turn.line is not None for tried in history), len(history))
+
+    def _gap_turn(self, number: int, seed: int) -> Turn:
+        if not self._gaps:
+            prompt = prompts.first(self._source, self._function, self._diagnosis.failures)
+            return Turn(prompt, _varied(seed), fresh=True, read=self._read)
+        gap: Gap = self._gaps[number % len(self._gaps)]
+        prompt = prompts.fill(gap.program, self._function, self._diagnosis.examples)
+        sampling = _greedy() if number < len(self._gaps) else _varied(seed)
+        return Turn(prompt, sampling, fresh=True, read=self._read, line=gap.line)
+
+    def _read(self, answer: str) -> str:
+        version = apply_functions(self._source, answer)
+        if GAP in version and GAP not in self._source:
+            raise EditError("Your code still has the gap.")
+        return version
 
 
-def _line_turn(source: str, suspects: Sequence[int], number: int, root: str) -> Turn:
-    line = suspects[number % len(suspects)]
-    prompt = prompts.other_lines(source.splitlines()[line - 1], _VERSIONS)
-    is_repeated = number >= len(suspects)
-    greedy: SamplingOptions = {"temperature": 0.0, "max_output_tokens": _LINE_TOKENS}
-    sampling = _varied(number, _LINE_TOKENS) if is_repeated else greedy
-    return Turn(prompt, sampling, root, lambda answer: edits.replace_line(source, line, answer))
+def _greedy() -> SamplingOptions:
+    return {"temperature": 0.0, "max_output_tokens": _MOST_TOKENS}
 
 
-def _varied(seed: int, tokens: int) -> SamplingOptions:
-    return {"temperature": _VARIED, "top_p": 0.95, "seed": seed, "max_output_tokens": tokens}
+def _varied(seed: int) -> SamplingOptions:
+    return {"temperature": _VARIED, "top_p": 0.95, "seed": seed, "max_output_tokens": _MOST_TOKENS}

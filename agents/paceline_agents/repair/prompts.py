@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline_agents.repair.gaps import GAP
 from paceline_agents.repair.suite import CaseResult
 
 SYSTEM = "You are an expert Python programmer who finds and fixes bugs. You change as little as possible."
@@ -31,13 +32,15 @@ def again(function: str, failures: str) -> str:
     )
 
 
-def other_lines(line: str, how_many: int) -> str:
-    """Ask for replacements of one line of the first program."""
+def fill(program: str, function: str, examples: str) -> str:
+    """Ask for the function with the gap filled."""
+    where = f"In the function `{function}`" if function else "In this program"
+    wanted = f"the whole function `{function}`" if function else "the whole function that has the gap,"
     return (
-        "The tests still fail. Go back to the first program and look at this line:\n"
-        f"```python\n{line.strip()}\n```\n"
-        f"Write {how_many} different corrected versions of this line, each on its own line of one ```python "
-        "block. Do not repeat the line itself."
+        f"{where} one expression was wrong. It is replaced by `{GAP}` here:\n\n"
+        f"```python\n{program.strip()}\n```\n\n{examples}\n\n"
+        f"Write {wanted} with the right expression in place of `{GAP}`, in one ```python block. "
+        "Keep everything else as it is."
     )
 
 
@@ -51,6 +54,13 @@ def failures(function: str, source: str, results: Sequence[CaseResult]) -> str:
         texts.append("These calls are right and must stay so:")
     texts += [f"- `{_call(function, result)}` gives `{result.got}`" for result in passing[:_MOST_PASSES]]
     return "\n".join(texts)
+
+
+def examples(function: str, results: Sequence[CaseResult]) -> str:
+    """What some calls must give, those that go wrong first."""
+    shown = sorted(results, key=lambda result: result.passed)[: _MOST_FAILURES + _MOST_PASSES]
+    lines = [f"- `{_call(function, result)}` must give `{_short(repr(result.case.expected))}`" for result in shown]
+    return "\n".join(["Examples:", *lines])
 
 
 def _failure(function: str, source: str, result: CaseResult) -> str:

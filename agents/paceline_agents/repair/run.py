@@ -86,9 +86,9 @@ class _Asker:
         self._workflow, self._name, self._say = workflow, name, say
         self.answers: list[Answer] = []
 
-    async def __call__(self, prompt: str, sampling: SamplingOptions, parent_step_id: str) -> Answer:
-        """Run one step."""
-        stream = self._workflow.step(prompt, parent_step_id=parent_step_id, timeout=_STEP_SECONDS, **sampling)
+    async def __call__(self, prompt: str, sampling: SamplingOptions, *, fresh: bool) -> Answer:
+        """Run one step. A fresh conversation stays in the workflow: a branch from its root."""
+        stream = self._workflow.step(prompt, whole_conversation=fresh, timeout=_STEP_SECONDS, **sampling)
         phase = ""
         async with stream:
             async for event in stream:

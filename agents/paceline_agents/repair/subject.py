@@ -25,8 +25,10 @@ class Diagnosis:
     """What the tests that may be shown say about one version of the program."""
 
     passed: bool
-    text: str
-    """Failures for the prompt."""
+    failures: str
+    """What goes wrong, for a prompt that shows this version."""
+    examples: str
+    """What must come out, for a prompt that does not."""
     suspects: tuple[int, ...]
     """Line numbers of this version, most suspicious first."""
 
@@ -94,6 +96,7 @@ class SuiteSubject:
         return Diagnosis(
             all(result.passed for result in results),
             prompts.failures(self.function, source, results),
+            prompts.examples(self.function, results),
             tuple(rank_lines(source, results, self.function)),
         )
 
@@ -126,7 +129,7 @@ class FileSubject:
         named = [number for number in self._lines_named_in(run.output) if number <= len(source.splitlines())]
         ranked = rank_lines(source, [])
         suspects = dict.fromkeys([*(number for number in reversed(named) if number in ranked), *ranked])
-        return Diagnosis(run.passed, text, tuple(suspects))
+        return Diagnosis(run.passed, text, text, tuple(suspects))
 
     async def judge(self, source: str) -> Verdict:
         """Run the test command: it is the whole check."""
