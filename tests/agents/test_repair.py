@@ -154,11 +154,14 @@ async def test_a_file_that_stays_broken_gets_its_text_back(project: tuple[Path, 
 async def test_a_file_gets_its_text_back_when_the_model_is_lost(project: tuple[Path, str]) -> None:
     file, command = project
 
-    async def lost(prompt: str, sampling: SamplingOptions, *, fresh: bool) -> Answer:
-        raise EngineUnavailable
+    async def answers_once(prompt: str, sampling: SamplingOptions, *, fresh: bool) -> Answer:
+        if "still wrong" in prompt:
+            assert "a * b" in file.read_text()
+            raise EngineUnavailable
+        return Answer("step-0001", WRONG, "stop")
 
     with open_file(file, command, Limits()) as subject, pytest.raises(EngineUnavailable):
-        await repair(subject, lost, turns=1)
+        await repair(subject, answers_once, turns=8)
 
     assert file.read_text() == BUGGY
 
