@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from paceline import config
+from paceline import background, config
 from paceline.errors import LedgerUnavailable
 from paceline.fleet import Fleet
 from paceline.ledger.keys import KeyStore
@@ -20,8 +20,7 @@ from paceline.ledger.reports import CostQueries
 from paceline.ledger.schema import create_if_missing
 from paceline.ledger.store import SqlLedger
 from paceline.metrics import Metrics
-from paceline.models.resolve import resolve_model
-from paceline.routing.placement import ReplicaPhase
+from paceline.models.catalog import resolve_model
 from paceline.rpc.server import RpcServer, create_server
 from paceline.steplog import StepLog
 from paceline.transcript import chat
@@ -93,7 +92,7 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
         )
         await server.start()
         stack.push_async_callback(_stop_serving, server, steps, settings.server.shutdown_grace_seconds)
-        _start(stack, "health", _report_health(server, fleet))
+        background.start(stack, "health", _report_health(server, fleet))
         log.info("runtime_started", runtime_id=runtime_id, port=server.port, metrics_port=metrics_port)
         yield Runtime(runtime_id, server.port, metrics_port, replicas, fleet.ready)
         log.info("runtime_stopping", running=steps.running())
@@ -110,7 +109,7 @@ async def _serve_model(name: str, path: str, settings: config.Model) -> Served:
 async def _open_ledger(settings: config.Settings, runtime_id: str) -> AsyncIterator[SqlLedger]:
     url = settings.ledger_url
     await asyncio.to_thread(create_if_missing, url)
-    ledger = await SqlLedger.open(url, write_timeout=settings.ledger.write_timeout_seconds, holder=runtime_id)
+    ledger = await SqlLedger.open(url, write_timeout=settings.ledger.write_timeout_seconds)
     try:
         lease = settings.ledger.lease_seconds
         await ledger.register_runtime(runtime_id, socket.gethostname(), os.getpid(), lease)
@@ -146,7 +145,7 @@ def _maintain(
         ("lease", lease / 3, renew),
         ("idle", IDLE_CHECK_SECONDS, close_idle),
     ):
-        _start(stack, name, _every(seconds, work))
+        background.start(stack, name, _every(seconds, work))
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
@@ -159,26 +158,10 @@ async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
             log.warning("ledger_unavailable", error=error.message)
 
 
-def _start(stack: AsyncExitStack, name: str, work: Awaitable[None]) -> None:
-    async def stop() -> None:
-        task.cancel()
-        await asyncio.wait([task])
-
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda ended: _check_ended(name, ended))
-    stack.push_async_callback(stop)
-
-
-def _check_ended(name: str, task: asyncio.Future[None]) -> None:
-    if not task.cancelled() and (error := task.exception()):
-        log.error("background_task_failed", task=name, exc_info=error)
-
-
 def _watch(metrics: Metrics, steps: Steps, replicas: Replicas, closer: Closer) -> None:
     metrics.watch(steps.running, replicas.queued, closer.kept)
     for replica in replicas.all():
-        load = replica.load
-        metrics.watch_replica(load.name, load.model, lambda load=load: load.phase is ReplicaPhase.READY)
+        metrics.watch_replica(replica.load)
 
 
 def _serve_metrics(stack: AsyncExitStack, metrics: Metrics, address: str) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from paceline import config
+from paceline import background, config
 from paceline.engines.base import EngineInfo
 from paceline.engines.launcher import LaunchedServer, ServerState
 from paceline.engines.monitor import Monitor
@@ -56,8 +56,7 @@ class Fleet:
             server.on_state = lambda state: watch.launched(state, monitor)
             await server.start()
             stack.push_async_callback(server.close)
-        task = asyncio.create_task(monitor.run(), name=f"monitor {name}")
-        stack.push_async_callback(_stop, task)
+        background.start(stack, f"monitor {name}", monitor.run())
 
     def _launched(self, name: str, engine: config.Engine) -> LaunchedServer:
         speculation = self._settings.speculation.get(engine.speculation)
@@ -94,8 +93,3 @@ class _Watch:
         monitor.restarted()
         phase = ReplicaPhase.DOWN if state.phase in {"failed", "stopped"} else ReplicaPhase.STARTING
         self._fleet.set_phase(self._replica.name, phase, state.detail)
-
-
-async def _stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])

@@ -8,6 +8,7 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from paceline.errors import ConfigError
+from paceline.routing.placement import ReplicaLoad, ReplicaPhase
 from paceline.workflow.ports import StepReport
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -43,6 +44,9 @@ class Metrics:
         self._total = Histogram(
             "paceline_step_seconds", "Arrival to end.", where, buckets=_SECONDS, registry=self.registry
         )
+        self._ready = Gauge(
+            "paceline_replica_ready", "1 if the replica takes steps.", where, registry=self.registry
+        )
 
     def watch(self, running: Callable[[], int], queued: Callable[[], int], kept: Callable[[], int]) -> None:
         """Show these counts whenever the metrics are read."""
@@ -54,16 +58,10 @@ class Metrics:
         for name, text, read in gauges:
             Gauge(name, text, registry=self.registry).set_function(read)
 
-    def watch_replica(self, name: str, model: str, ready: Callable[[], bool]) -> None:
+    def watch_replica(self, load: ReplicaLoad) -> None:
         """Show whether a replica is ready."""
-        if not hasattr(self, "_ready"):
-            self._ready = Gauge(
-                "paceline_replica_ready",
-                "1 if the replica takes steps.",
-                ("replica", "model"),
-                registry=self.registry,
-            )
-        self._ready.labels(name, model).set_function(lambda: float(ready()))
+        gauge = self._ready.labels(load.model, load.name)
+        gauge.set_function(lambda: float(load.phase is ReplicaPhase.READY))
 
     def step_ended(self, report: StepReport) -> None:
         """Count one attempt."""

@@ -13,7 +13,9 @@ import typer
 from paceline import config, log
 from paceline.cli.failure import clear_errors
 
-_CONFIG = typer.Option("--config", "-c", help="Configuration file; default: $PACELINE_CONFIG, then ./paceline.toml.")
+_CONFIG = typer.Option(
+    "--config", "-c", help="Configuration file; default: $PACELINE_CONFIG, then ./paceline.toml."
+)
 
 
 @clear_errors
@@ -47,6 +49,10 @@ async def _serve(settings: config.Settings, ready_file: Path | None) -> None:
     async with open_runtime(settings) as runtime:
         if ready_file:
             host = settings.server.listen.rpartition(":")[0]
-            facts = {"address": f"{host}:{runtime.port}", "port": runtime.port, "metrics_port": runtime.metrics_port}
+            facts = {
+                "address": f"{host}:{runtime.port}",
+                "port": runtime.port,
+                "metrics_port": runtime.metrics_port,
+            }
             ready_file.write_text(json.dumps(facts))
         await stop.wait()

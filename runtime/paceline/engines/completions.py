@@ -91,7 +91,7 @@ def encode_request(request: GenerateRequest, *, model: str, session_field: bool)
 class CompletionStream:
     """Turns the bytes of one streamed reply into ids, and at its end into a `GenerationEnd`."""
 
-    __slots__ = ("_finish_reason", "_speculation", "_splitter", "_usage", "done")
+    __slots__ = ("_failure", "_finish_reason", "_speculation", "_splitter", "_usage", "done")
 
     def __init__(self) -> None:
         self._splitter = EventSplitter()
@@ -100,24 +100,39 @@ class CompletionStream:
         self._speculation: _Speculation | None = None
         self.done = False
         """`[DONE]` was seen."""
+        self._failure: PacelineError | None = None
 
     def feed(self, data: bytes) -> TokenChunk | None:
         """Return the ids in `data`, those of several events joined.
 
         Raises `EngineLost` on an error event and on one that is not JSON, `EngineRefused` where ids are missing
-        and on an error event with a 4xx code: what vLLM finds out only after it has sent its status.
+        and on an error event with a 4xx code: what vLLM finds out only after it has sent its status. Ids that came
+        with the error are returned first; it is raised at the next call.
         """
+        if self._failure:
+            raise self._failure
         ids: list[int] | None = None
         for payload in self._splitter.feed(data):
             if payload == DONE:
                 self.done = True
                 break
-            new = self._read(payload)
+            try:
+                new = self._read(payload)
+            except PacelineError as failure:
+                if not ids:
+                    raise
+                self._failure = failure
+                break
             if ids and new:
                 ids.extend(new)
             else:
                 ids = new or ids
         return TokenChunk(ids) if ids else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the next `feed` raises, whatever it gets."""
+        return self._failure is not None
 
     def _read(self, payload: bytes) -> list[int] | None:
         try:

@@ -35,10 +35,16 @@ class Monitor:
         self._engine = engine
         self._watcher = watcher
         self._wake = asyncio.Event()
+        self._ready = False
         self._lost = False
+        self._suspected = False
 
     def suspect(self) -> None:
-        """Check the engine now: a step has just lost it."""
+        """Check the engine now: a step has just lost it. Until it answers it takes no more steps."""
+        if not self._ready or self._suspected:
+            return
+        self._suspected = True
+        self._watcher(ReplicaPhase.STARTING, "a step has lost it; checking", None)
         self._wake.set()
 
     def restarted(self) -> None:
@@ -49,11 +55,13 @@ class Monitor:
     async def run(self) -> None:
         """Probe, then watch, for ever."""
         while True:
-            self._lost = False
+            self._lost = self._suspected = False
             info = await self._probed()
             log.info("engine_ready", engine=self._name, version=info.version, emulated=info.emulated)
+            self._ready = True
             self._watcher(ReplicaPhase.READY, "", info)
             await self._until_down()
+            self._ready = False
             if self._lost:
                 continue
             log.warning("engine_down", engine=self._name)
@@ -78,6 +86,9 @@ class Monitor:
         while failures < FAILURES and not self._lost:
             await self._pause(HEALTH_SECONDS if not failures else PROBE_SECONDS / 4)
             failures = 0 if await self._engine.healthy() else failures + 1
+            if self._suspected and not failures:
+                self._suspected = False
+                self._watcher(ReplicaPhase.READY, "", None)
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -119,8 +119,8 @@ class VllmHttpEngine:
                 with StallGuard(self._stall_seconds, partial(_time_out, reply)) as guard:
                     await _raise_for_status(reply)
                     while not stream.done:
-                        data = await reply.content.readany()
-                        if not data:
+                        data = b"" if stream.failed else await reply.content.readany()
+                        if not data and not stream.failed:
                             raise EngineLost("The engine closed the stream before its end.")
                         chunk = stream.feed(data)
                         if chunk is not None:

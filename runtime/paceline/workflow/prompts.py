@@ -87,6 +87,8 @@ class Prompts:
 
     def remember(self, head: Head) -> None:
         """Keep the head of a step that has finished."""
+        if old := self._heads.pop(head.step_id, None):
+            self._room += len(old.context.body)
         self._heads[head.step_id] = head
         self._room -= len(head.context.body)
         while self._room < 0 and len(self._heads) > 1:

@@ -59,7 +59,10 @@ class Steps:
         A request id seen before attaches to the running step, replays the finished one, or runs one again that
         ended in a retryable way. Raises any `PacelineError`.
         """
-        check_run_step(command)
+        if command.tools:  # schemas that were never seen take milliseconds each
+            await asyncio.to_thread(check_run_step, command)
+        else:
+            check_run_step(command)
         if not command.request_id:
             command = replace(command, request_id=new_id("rq"))
         run, attached = self._find_or_start(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from paceline.workflow.commands import CreateWorkflow, ForkWorkflow
 from paceline.workflow.identity import new_id, workflow_hash
 from paceline.workflow.model import Outcome, Page, StepState, Workflow
 from paceline.workflow.ports import Ledger, WorkflowFilter
-from paceline.workflow.validation import check_create, check_fork, check_outcome, check_page
+from paceline.workflow.validation import check_create, check_fork, check_labels, check_outcome, check_page
 
 
 class Workflows:
@@ -23,7 +24,7 @@ class Workflows:
 
     async def create(self, command: CreateWorkflow) -> Workflow:
         """Create a workflow; the same request under the same id returns the one that exists."""
-        check_create(command)
+        await asyncio.to_thread(check_create, command)  # tool schemas take milliseconds each
         if command.parent_workflow_id:
             await self._ledger.get_workflow(command.tenant, command.parent_workflow_id)
         now = utcnow()
@@ -62,11 +63,13 @@ class Workflows:
         step_id = command.step_id or source.head_step_id
         if step_id:
             await self._check_forkable(command.tenant, source, step_id)
+        labels = {**source.labels, **command.labels}
+        check_labels(labels)
         now = utcnow()
         fork = replace(
             source,
             workflow_id=command.new_workflow_id or new_id("wf"),
-            labels={**source.labels, **command.labels},
+            labels=labels,
             parent_workflow_id=source.workflow_id,
             forked_step_id=step_id,
             head_step_id=step_id,
