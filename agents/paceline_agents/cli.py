@@ -15,7 +15,7 @@ from paceline.errors import InvalidArgument, PacelineError
 from paceline_agents.aio import AsyncClient
 from paceline_agents.repair.report import ProgramReport, as_json, as_text
 from paceline_agents.repair.run import RunOptions, run_all, run_one
-from paceline_agents.repair.sandbox import Limits
+from paceline_agents.repair.sandbox import API_KEY, Limits
 from paceline_agents.repair.subject import SuiteSubject, open_file
 from paceline_agents.repair.suite import load_suite
 
@@ -49,9 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--demo", action="store_true", help="repair the five programs that come with the agent")
     repair.add_argument("--tests", metavar="CMD", help="command that fails while the file is wrong")
     repair.add_argument("--target", default="127.0.0.1:7450", metavar="HOST:PORT", help="the Paceline server")
-    repair.add_argument(
-        "--api-key", default=os.environ.get("PACELINE_API_KEY"), metavar="KEY", help="default: $PACELINE_API_KEY"
-    )
+    repair.add_argument("--api-key", default=os.environ.get(API_KEY), metavar="KEY", help=f"default: ${API_KEY}")
     repair.add_argument("--ca", type=Path, metavar="PEM", help="certificates to trust; switches TLS on")
     repair.add_argument("--model", default="", help="model name; default: the server's only one")
     repair.add_argument("--turns", type=_positive, default=8, metavar="N", help="most questions a program (8)")

@@ -109,3 +109,11 @@ async def test_it_has_no_standard_input_and_the_given_environment(tmp_path: Path
     )
 
     assert run.output.split() == ["''", "None", "hi"]
+
+
+async def test_the_api_key_does_not_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_API_KEY", "secret")
+    monkeypatch.setenv("OTHER", "seen")
+    code = "import os; print(os.environ.get('PACELINE_API_KEY'), os.environ['OTHER'])"
+
+    assert (await run_python(code, tmp_path, Limits())).output.split() == ["None", "seen"]

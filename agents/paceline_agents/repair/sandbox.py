@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+API_KEY = "PACELINE_API_KEY"
+"""Environment variable with the key of the server."""
 MARK = "PACELINE_SANDBOX"
 _MIB = 1 << 20
 _CHUNK = 65536
@@ -73,7 +75,9 @@ class RunResult:
 async def run_limited(
     command: Sequence[str], *, cwd: Path, limits: Limits, env: Mapping[str, str] | None = None
 ) -> RunResult:
-    """Run `command` in `cwd` without standard input. `env` replaces the environment.
+    """Run `command` in `cwd` without standard input.
+
+    `env` is its environment; None: that of this process without the API key.
 
     Raises OSError when the folder does not exist; a program that does not exist ends with exit code 1 and a
     message in the output.
@@ -90,7 +94,7 @@ async def run_limited(
             stdout=write_end,
             stderr=write_end,
             cwd=cwd,
-            env={**(os.environ if env is None else env), MARK: mark},
+            env={**(_own_environment() if env is None else env), MARK: mark},
             start_new_session=True,
         )
     except BaseException:
@@ -111,6 +115,10 @@ async def run_limited(
         pipe.close()
     text = output[: limits.output_bytes].decode(errors="replace")
     return RunResult(end, await process.wait(), text, time.monotonic() - started)
+
+
+def _own_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != API_KEY}
 
 
 async def _open_pipe() -> tuple[asyncio.StreamReader, int, asyncio.ReadTransport]:
