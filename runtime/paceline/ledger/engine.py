@@ -44,8 +44,9 @@ def writer_engine(url: URL, write_timeout: float) -> Engine:
     """An engine for one long-lived connection whose transactions take the write lock when they begin."""
     if path := sqlite_path(url):
         # Short waits, so that the writer comes back to answer those whose time is up.
-        return _sqlite(path, busy_seconds=min(0.2, write_timeout / 4), begin="BEGIN IMMEDIATE", pool_size=1)
-    return _postgres(url, write_timeout, pool_size=1)
+        return _sqlite(path, busy_seconds=min(0.2, write_timeout / 20), begin="BEGIN IMMEDIATE", pool_size=1)
+    # Less than the whole, so that the server's own word on what is wrong comes in time.
+    return _postgres(url, 0.4 * write_timeout, pool_size=1)
 
 
 def read_engine(url: URL, timeout: float) -> Engine:
@@ -95,7 +96,7 @@ def _query_only(connection: sqlite3.Connection, _record: object) -> None:
 
 def _postgres(url: URL, timeout: float, *, pool_size: int, read_only: bool = False) -> Engine:
     milliseconds = int(timeout * 1000)
-    options = f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds} -c timezone=UTC"
+    options = f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds // 2} -c timezone=UTC"
     if read_only:
         options += " -c default_transaction_read_only=on"
     arguments: dict[str, Any] = {

@@ -6,7 +6,7 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -66,7 +66,7 @@ class Writer:
         self._queue: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
         self._connection: Connection | None = None
         self._closing = False
-        self._last_failure = unavailable(database, "is too slow", "check its load")
+        self._failing: LedgerUnavailable | None = None
         self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
         self._thread.start()
 
@@ -83,7 +83,7 @@ class Writer:
                 return await asyncio.shield(future)
         except TimeoutError:
             pending.abandoned = True
-            raise unavailable(self._database, "hangs", "check its disk or network") from None
+            raise self._late() from None
 
     async def close(self) -> None:
         """Commit what waits, then end the thread."""
@@ -118,7 +118,7 @@ class Writer:
         now = time.monotonic()
         live = [pending for pending in waiting if not pending.abandoned]
         late = [pending for pending in live if pending.deadline <= now]
-        expired = [_Answer(pending, error=_copy(self._last_failure)) for pending in late]
+        expired = [_Answer(pending, error=self._late()) for pending in late]
         return expired, [pending for pending in live if pending.deadline > now]
 
     def _attempt(self, batch: list[_Pending]) -> tuple[list[_Answer], list[_Pending]]:
@@ -127,7 +127,9 @@ class Writer:
             return [], []
         try:
             self._probe()
-            return self._commit(batch), []
+            answers = self._commit(batch)
+            self._failing = None
+            return answers, []
         except LedgerUnavailable as error:
             self._disconnect()
             return [_Answer(pending, error=_copy(error)) for pending in batch], []
@@ -136,24 +138,28 @@ class Writer:
             self._disconnect()
             if not failure.passing:
                 return [_Answer(pending, error=_copy(failure.error)) for pending in batch], []
-            self._last_failure = failure.error
+            self._failing = failure.error
             time.sleep(RETRY_SECONDS)
             return [], batch
         except Exception as error:  # noqa: BLE001 - the callers get it; the writer has to live on
             self._disconnect()
             return [_Answer(pending, error=error) for pending in batch], []
 
+    def _late(self) -> LedgerUnavailable:
+        """The error of a write that waited too long: what keeps the writer from working, if it knows."""
+        return _copy(self._failing or unavailable(self._database, "hangs", "check its load, disk and network"))
+
     def _commit(self, batch: list[_Pending]) -> list[_Answer]:
         """All in one transaction; when one fails, again with a savepoint around each."""
         connection = self._connect()
         try:
             with connection.begin():
-                return [_Answer(pending, pending.operation.run(connection)) for pending in batch]
+                return [_Answer(pending, pending.operation.run(connection)) for pending in _wanted(batch)]
         except Exception as error:
             if _database_failed(error):
                 raise
         with connection.begin():
-            return [_run_alone(connection, pending) for pending in batch]
+            return [_run_alone(connection, pending) for pending in _wanted(batch)]
 
     def _connect(self) -> Connection:
         if self._connection is None:
@@ -173,6 +179,11 @@ class Writer:
             self._loop.call_soon_threadsafe(_complete, answers)
         except RuntimeError:  # the loop is closed: nobody waits any more
             return
+
+
+def _wanted(batch: list[_Pending]) -> Iterator[_Pending]:
+    """Those whose callers still wait, looked at when their turn comes: one before them may have hung."""
+    return (pending for pending in batch if not pending.abandoned)
 
 
 def _run_alone(connection: Connection, pending: _Pending) -> _Answer:
