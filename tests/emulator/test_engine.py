@@ -84,16 +84,32 @@ async def test_the_waiting_start_in_order(make_engine: MakeEngine, policy: bool,
 
 
 async def test_a_preempted_request_loses_nothing(make_engine: MakeEngine) -> None:
-    """Two requests that together need more blocks than there are."""
-    engine = make_engine(num_blocks=16, max_num_seqs=2)
+    """Two requests that together need more blocks than there are; the third may not pass the preempted one."""
+    ended: list[Request] = []
+    engine = make_engine(ended, num_blocks=16, max_num_seqs=2)
     first, second = request("a", prompt=20, output=40), request("b", prompt=20, output=40)
-    engine.submit(first)
-    engine.submit(second)
+    third = request("c", prompt=1, output=1)
+    for one in (first, second, third):
+        engine.submit(one)
     assert list(await asyncio.gather(read(first), read(second))) == [list(range(40)), list(range(40))]
+    assert await read(third) == [0]
+    assert ended[0] is first
     assert engine.totals.preemptions > 0
-    assert engine.totals.generation_tokens == 80
-    assert engine.totals.prompt_tokens == 40
-    assert engine.totals.cache_queries == 40
+    assert engine.totals.generation_tokens == 81
+    assert engine.totals.prompt_tokens == 41
+    assert engine.totals.cache_queries == 41
+
+
+async def test_with_priorities_the_least_urgent_is_preempted(make_engine: MakeEngine) -> None:
+    ended: list[Request] = []
+    engine = make_engine(ended, num_blocks=16, max_num_seqs=2, priority_scheduling=True)
+    first, second = request("a", 20, 40, priority=1), request("b", 20, 40, priority=0)
+    engine.submit(first)
+    await first.chunks.get()
+    engine.submit(second)
+    await asyncio.gather(read(first), read(second))
+    assert engine.totals.preemptions > 0
+    assert [one.request_id for one in ended] == ["b", "a"]
 
 
 async def test_a_long_prompt_takes_several_steps(make_engine: MakeEngine) -> None:

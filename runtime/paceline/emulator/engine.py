@@ -8,8 +8,8 @@ uncached prompt tokens, in the order of starting, and one decode step of every r
     + step + step_per_request * (batch - 1)
 
 seconds times `scale`. A prompt's last step emits its first token. Each decode step emits the accepted drafts and
-one token. When blocks run out, the last one in the order of starting loses its blocks and waits again at the head
-(preemption). Aborted requests leave at the next step; their full blocks stay cached.
+one token. When blocks run out, the request that started last, or with priorities the least urgent one, loses its
+blocks and waits again at the head (preemption). Aborted requests leave at the next step; their full blocks stay cached.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class EmulatedEngine:
             request.drafts = DraftCounts.empty(self.drafter.most)
         self.waiting.append(request)
         if self.settings.priority_scheduling:
-            self.waiting.sort(key=lambda waiting: (waiting.priority, waiting.arrived))
+            self.waiting.sort(key=_urgency)
         self._work.set()
 
     def abort(self, request: Request) -> None:
@@ -201,7 +201,7 @@ class EmulatedEngine:
         first, ids = request.emitted, request.plan.ids
         end = min(first + count, len(ids), request.hold_after or len(ids))
         while request.sequence and not self.cache.append(request.sequence, array("I", ids[first:end]).tobytes()):
-            self._preempt(self.running[-1])
+            self._preempt(self._least_urgent())
         if request.sequence is None:
             return
         request.last_token = time.monotonic()
@@ -211,6 +211,11 @@ class EmulatedEngine:
         request.chunks.put_nowait((first, end))
         if end == len(ids):
             request.finish_reason = request.plan.finish_reason
+
+    def _least_urgent(self) -> Request:
+        if self.settings.priority_scheduling:
+            return max(self.running, key=_urgency)
+        return self.running[-1]
 
     def _preempt(self, request: Request) -> None:
         """Take a request's blocks; it waits at the head and computes again what is evicted until then."""
@@ -260,6 +265,11 @@ class EmulatedEngine:
         request.scheduled = time.monotonic()
         self.totals.cache_queries += request.prompt_tokens
         self.totals.cache_hits += sequence.hit_tokens
+
+
+def _urgency(request: Request) -> tuple[int, float]:
+    """Smaller is more urgent."""
+    return request.priority, request.arrived
 
 
 def make_drafter(settings: Settings) -> Drafter | None:
