@@ -9,7 +9,8 @@ uncached prompt tokens, in the order of starting, and one decode step of every r
 
 seconds times `scale`. A prompt's last step emits its first token. Each decode step emits the accepted drafts and
 one token. When blocks run out, the request that started last, or with priorities the least urgent one, loses its
-blocks and waits again at the head (preemption). Aborted requests leave at the next step; their full blocks stay cached.
+blocks and waits again at the head (preemption). Aborted requests leave at the next step; their full
+blocks stay cached.
 """
 
 from __future__ import annotations
