@@ -28,7 +28,8 @@ $(INSTALLED): requirements/dev.txt pyproject.toml hatch_build.py
 		{ echo "$(PYTHON) cannot make venvs: install its venv package, or name another: make PYTHON=/path"; exit 1; }
 	@echo "Installing Paceline into .venv: about 0.5 GB, 1 to 2 minutes"
 	[[ -x $(BIN)/pip ]] || $(PYTHON) -m venv --clear .venv
-	$(BIN)/pip --disable-pip-version-check install --require-hashes -r requirements/dev.txt
+	$(BIN)/pip --disable-pip-version-check install --require-hashes -r requirements/dev.txt | \
+		{ grep -v '^Requirement already satisfied' || true; }
 	$(BIN)/pip --disable-pip-version-check install --no-deps --no-build-isolation --editable .
 	touch $@
 

@@ -7,7 +7,9 @@ from paceline.routing.admission import Admission, Waiter
 from paceline.routing.placement import ReplicaLoad, ReplicaPhase, choose
 
 
-def replica(name: str, capacity: int = 1, running: int = 0, phase: ReplicaPhase = ReplicaPhase.READY) -> ReplicaLoad:
+def replica(
+    name: str, capacity: int = 1, running: int = 0, phase: ReplicaPhase = ReplicaPhase.READY
+) -> ReplicaLoad:
     return ReplicaLoad(name, "m", capacity, phase, running)
 
 

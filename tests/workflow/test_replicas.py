@@ -14,7 +14,7 @@ from paceline.workflow.replicas import Replica, Replicas, Waiting
 
 def replicas(phase: ReplicaPhase = ReplicaPhase.READY, max_queued: int = 8) -> Replicas:
     made = Replicas(max_queued)
-    made.add(Replica(ReplicaLoad("a", "m", 1, phase), cast(Engine, None)))
+    made.add(Replica(ReplicaLoad("a", "m", 1, phase), cast("Engine", None)))
     return made
 
 

@@ -40,6 +40,9 @@ def install(
 ) -> None:
     """Install vLLM for a platform. Done already, it changes nothing."""
     recipe, out = engines.RECIPES[platform], Console(highlight=False, soft_wrap=True)
+    if engines.up_to_date(platform):
+        out.print(f"{engines.engine_python(platform)} (installed before)")
+        return
     out.print(f"vLLM for {platform}: about {recipe.size_gib:g} GiB, about {recipe.minutes} minutes")
     begin = time.monotonic()
     with out.status("starting") as status:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from paceline.cli.access import Tenant, with_ledger
@@ -23,6 +24,11 @@ from paceline.ledger.store import SqlLedger
 from paceline.workflow.costs import CostFilter, CostSummary
 
 PAGE = 1000
+DIGITS = 6
+"""Decimals of a USD amount in the table; --json and --csv have the nano."""
+MONEY = frozenset({"list cost", "retries", "infra cost", "per success"})
+SECONDARY = frozenset({"attempts", "drafted", "accepted", "retries", "infra cost"})
+"""Columns that a narrow terminal leaves out."""
 
 
 @clear_errors
@@ -134,25 +140,30 @@ def _write_csv(keys: tuple[str, ...], groups: list[CostSummary]) -> None:
 
 def _write_table(keys: tuple[str, ...], groups: list[CostSummary], total: CostSummary) -> None:
     console = Console()
+    table = _table(keys, groups, total, everything=True)
+    narrow = Measurement.get(console, console.options.update(width=10_000), table).maximum > console.width
+    console.print(_table(keys, groups, total, everything=False) if narrow else table)
+    console.print(_notes(total), highlight=False)
+    if narrow:
+        console.print("A wider terminal shows more columns, --json and --csv show all.", highlight=False)
+
+
+def _table(keys: tuple[str, ...], groups: list[CostSummary], total: CostSummary, *, everything: bool) -> Table:
     table = Table(show_footer=bool(groups))
     for number, key in enumerate(keys):
-        table.add_column(key, footer="total" if number == 0 else "")
-    for name, footer in _cells(total):
-        table.add_column(name, justify="right", footer=footer)
+        table.add_column(key.removeprefix("label:"), footer="total" if number == 0 else "", overflow="fold")
+    for name, footer in _cells(total, everything=everything):
+        mark = f" {EXAMPLE}" if total.example_price and name in MONEY else ""
+        table.add_column(name + mark, justify="right", footer=footer)
     for group in groups:
-        table.add_row(*map(escape, group.group), *(text for _, text in _cells(group)))
-    console.print(table)
-    console.print(_notes(total), highlight=False)
+        table.add_row(*map(escape, group.group), *(text for _, text in _cells(group, everything=everything)))
+    return table
 
 
-def _cells(summary: CostSummary) -> list[tuple[str, str]]:
-    def money(nanos: int | None) -> str:
-        return usd(nanos, example=summary.example_price)
-
+def _cells(summary: CostSummary, *, everything: bool) -> list[tuple[str, str]]:
     priced = summary.unpriced_attempts < summary.attempts or summary.attempts == 0
-    return [
-        ("workflows", str(summary.workflows)),
-        ("succeeded", str(summary.succeeded_workflows)),
+    cells = [
+        ("succeeded", f"{summary.succeeded_workflows}/{summary.workflows}"),
         ("steps", str(summary.steps)),
         ("attempts", str(summary.attempts)),
         ("prompt", str(summary.uncached_prompt)),
@@ -160,11 +171,12 @@ def _cells(summary: CostSummary) -> list[tuple[str, str]]:
         ("output", str(summary.output)),
         ("drafted", str(summary.drafted)),
         ("accepted", str(summary.accepted)),
-        ("list cost", money(summary.list_nanos if priced else None)),
-        ("of it retries", money(summary.retry_nanos if priced else None)),
-        ("infrastructure", money(summary.infrastructure_nanos)),
-        ("per success", money(summary.cost_per_success_nanos if priced else None)),
+        ("list cost", usd(summary.list_nanos if priced else None, digits=DIGITS)),
+        ("retries", usd(summary.retry_nanos if priced else None, digits=DIGITS)),
+        ("infra cost", usd(summary.infrastructure_nanos, digits=DIGITS)),
+        ("per success", usd(summary.cost_per_success_nanos if priced else None, digits=DIGITS)),
     ]
+    return [cell for cell in cells if everything or cell[0] not in SECONDARY]
 
 
 def _notes(total: CostSummary) -> str:

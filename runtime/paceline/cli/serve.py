@@ -54,5 +54,5 @@ async def _serve(settings: config.Settings, ready_file: Path | None) -> None:
                 "port": runtime.port,
                 "metrics_port": runtime.metrics_port,
             }
-            ready_file.write_text(json.dumps(facts))
+            await asyncio.to_thread(ready_file.write_text, json.dumps(facts))
         await stop.wait()
