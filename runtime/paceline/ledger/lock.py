@@ -20,27 +20,30 @@ class FileLock:
         `LedgerUnavailable` where the lock file cannot be made."""
         path = ledger.with_name(ledger.name + ".lock")
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             remedy = "make its folder writable"
             raise unavailable(str(ledger), f"cannot be locked ({error.strerror})", remedy) from None
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            owner = _read(self._file)
-            self.release()
+            owner = _read(file)
+            os.close(file)
             raise LedgerInUse(
                 f"{ledger} is used by {owner}; stop it, or set ledger.url to another file or to PostgreSQL",
                 path=ledger,
                 holder=owner,
             ) from None
-        os.ftruncate(self._file, 0)
+        os.ftruncate(file, 0)
         note = {"holder": holder, "pid": os.getpid(), "host": socket.gethostname()}
-        os.pwrite(self._file, json.dumps(note).encode(), 0)
+        os.pwrite(file, json.dumps(note).encode(), 0)
+        self._file: int | None = file
 
     def release(self) -> None:
-        """Give the lock back."""
-        os.close(self._file)
+        """Give the lock back; again does nothing."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
 
 def _read(file: int) -> str:
