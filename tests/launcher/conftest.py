@@ -74,9 +74,14 @@ def read_pids(pids: Path) -> list[int]:
 
 def living(processes: list[int]) -> list[int]:
     """Those that run, zombies not counted."""
-    return [
-        pid for pid in processes if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    ]
+    return [pid for pid in processes if _runs(pid)]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def wait_until_gone(processes: list[int], seconds: float = 30) -> list[int]:

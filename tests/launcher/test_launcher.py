@@ -54,6 +54,33 @@ def test_no_orphan_when_the_parent_dies(
     assert wait_until_gone(started) == []
 
 
+async def test_the_next_start_ends_what_was_left_when_parent_and_guardian_were_killed(
+    make_engine: MakeEngine, pids: Path, tmp_path: Path
+) -> None:
+    arguments = [make_engine().model_dump_json(), "null", "m", str(tmp_path / "first")]
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PARENT, *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    assert parent.stdout
+    while not (await parent.stdout.readline()).startswith(b"ready"):
+        assert parent.returncode is None
+    started = read_pids(pids)
+    (guardian,) = psutil.Process(parent.pid).children()
+    parent.send_signal(signal.SIGSTOP)  # so that it cannot see its guardian die
+    guardian.kill()
+    parent.kill()
+    await parent.wait()
+    assert wait_until_gone(started[2:]) == []  # the kernel ended the server
+    assert len(living(started)) == 2
+
+    server = LaunchedServer("one", make_engine(), None, "m", tmp_path, stop_grace_seconds=0.5)
+    await server.start()
+    assert wait_until_gone(started) == []
+    await server.wait_ready()
+    assert len(living(read_pids(pids))) == 3
+    await server.close()
+
+
 async def test_no_orphan_when_the_guardian_is_killed(make_engine: MakeEngine, pids: Path, tmp_path: Path) -> None:
     policy = RestartPolicy(first_delay=600)
     restarting = asyncio.Event()
@@ -129,6 +156,17 @@ async def test_start_timeout(make_engine: MakeEngine, tmp_path: Path) -> None:
     assert ("loading", "loading weights") in [(state.phase, state.detail) for state in states]
     assert psutil.Process().children() == []
     await server.close()
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_close_at_any_moment_of_a_start_ends_it(make_engine: MakeEngine, tmp_path: Path, steps: int) -> None:
+    server = LaunchedServer("one", make_engine(STAND_IN_DEAF="1"), None, "m", tmp_path, stop_grace_seconds=0.5)
+    await server.start()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await server.close()
+    assert server.state.phase == "stopped"
+    assert psutil.Process().children() == []
 
 
 async def test_close_wakes_whoever_waits(make_engine: MakeEngine, tmp_path: Path) -> None:

@@ -87,6 +87,16 @@ def installed(platform: str) -> bool:
     return _stamp(platform).exists() and _python(venv_dir(platform)).exists()
 
 
+def up_to_date(platform: str) -> bool:
+    """Whether the platform's venv is what `install` would make."""
+    recipe = RECIPES[platform]
+    if not installed(platform):
+        return False
+    return bool(
+        json.loads(_stamp(platform).read_text())["fingerprint"] == _fingerprint(recipe, bundled_lock(recipe))
+    )
+
+
 def install(platform: str, *, torch_index: str | None = None, report: Report) -> Path:
     """Make the platform's engine venv unless it is there already; returns its Python.
 
@@ -97,10 +107,8 @@ def install(platform: str, *, torch_index: str | None = None, report: Report) ->
     recipe = RECIPES.get(platform)
     if recipe is None:
         raise ConfigError(f"platform: no engine to install for {platform}; known: {', '.join(RECIPES)}")
-    lock = bundled_lock(recipe)
-    fingerprint = _fingerprint(recipe, lock)
-    python = _python(venv_dir(platform))
-    if installed(platform) and json.loads(_stamp(platform).read_text())["fingerprint"] == fingerprint:
+    python, lock = _python(venv_dir(platform)), bundled_lock(recipe)
+    if up_to_date(platform):
         return python
     if problem := shortage(venv_dir(platform), recipe.size_gib + DOWNLOAD_GIB):
         raise EngineStartError(problem, platform=platform)
@@ -111,7 +119,9 @@ def install(platform: str, *, torch_index: str | None = None, report: Report) ->
     _pip(python, ["install", *(locked if lock else recipe.requirements)], report)
     if recipe.unwanted:
         _pip(python, ["uninstall", "--yes", *recipe.unwanted], report)
-    _stamp(platform).write_text(json.dumps({"fingerprint": fingerprint, "requirements": recipe.requirements}))
+    _stamp(platform).write_text(
+        json.dumps({"fingerprint": _fingerprint(recipe, lock), "requirements": recipe.requirements})
+    )
     return python
 
 

@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 import aiohttp
-import psutil
 
 from paceline import config, platforms
-from paceline.engines import guardian, install, progress
+from paceline.engines import guardian, install, orphans, progress
 from paceline.errors import EngineStartError
 
 Phase = progress.Phase | Literal["starting", "ready", "restarting", "failed", "stopped"]
@@ -26,8 +24,6 @@ Phase = progress.Phase | Literal["starting", "ready", "restarting", "failed", "s
 POLL_SECONDS = 0.3
 """How often a starting server is asked for its health; vLLM sends no event when it is ready."""
 OLD_LOGS = 4
-TAG = "_PACELINE_ENGINE"
-"""Variable that marks every process of one launched server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +98,11 @@ class LaunchedServer:
     async def start(self) -> None:
         """Start the server and its supervision; does not wait until it is ready.
 
+        What a Paceline left behind that was killed together with its guardians is ended first.
         Raises `ConfigError` for an engine that cannot be launched, `EngineStartError` without a venv for it.
         """
         self._plan()
+        await asyncio.to_thread(orphans.kill_ownerless)
         self._set("starting", "starting the process")
         self._task = asyncio.create_task(self._supervise(), name=f"engine {self.name}")
 
@@ -211,33 +209,38 @@ class LaunchedServer:
 
     @asynccontextmanager
     async def _process(self) -> AsyncIterator[asyncio.subprocess.Process]:
-        """The running guardian; on leaving, nothing of the server is left."""
-        plan, tag = self._plan(), uuid.uuid4().hex
-        with open_log(self.log) as log:
-            process = await asyncio.create_subprocess_exec(
-                *[sys.executable, "-I", "-S", guardian.__file__, str(self._stop_grace_seconds), *plan.command],
-                stdin=asyncio.subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=environment(plan, self._engine) | {TAG: tag},
-                start_new_session=True,
-            )
+        """The running guardian; on leaving, nothing of the server is left.
+
+        The pipe that tells it to stop is our own: asyncio's hangs when it is cancelled while it starts a process.
+        """
+        plan, tag = self._plan(), orphans.new_tag()
+        read_end, write_end = os.pipe()
+        process: asyncio.subprocess.Process | None = None
         try:
+            with open_log(self.log) as log:
+                process = await asyncio.create_subprocess_exec(
+                    *[sys.executable, "-I", "-S", guardian.__file__, str(self._stop_grace_seconds), *plan.command],
+                    stdin=read_end,
+                    stdout=log,
+                    stderr=log,
+                    env=environment(plan, self._engine) | {orphans.TAG: tag},
+                    start_new_session=True,
+                )
             yield process
         finally:
-            await self._stop(process, tag)
+            os.close(read_end)
+            os.close(write_end)
+            if process is None or await self._ended(process) < 0:
+                await asyncio.to_thread(orphans.kill_tagged, tag)
 
-    async def _stop(self, process: asyncio.subprocess.Process, tag: str) -> None:
-        if process.stdin:
-            process.stdin.close()
+    async def _ended(self, process: asyncio.subprocess.Process) -> int:
+        """Wait for the end of a guardian that was told to stop; returns its exit code."""
         try:
             async with asyncio.timeout(self._stop_grace_seconds + guardian.KILL_SECONDS + 5):
-                code = await process.wait()
+                return await process.wait()
         except TimeoutError:
             process.kill()
-            code = await process.wait()
-        if code < 0:
-            await asyncio.to_thread(kill_tagged, tag)
+            return await process.wait()
 
     def _plan(self) -> platforms.LaunchPlan:
         python = install.engine_python(self._engine.platform, self._engine.python)
@@ -285,11 +288,3 @@ def port_is_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def kill_tagged(tag: str) -> None:
-    """Kill what a killed guardian could not: every process that carries the tag in its environment."""
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get(TAG) == tag:
-                process.kill()
