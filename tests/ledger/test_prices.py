@@ -46,11 +46,9 @@ def test_a_worst_case_is_never_less_than_the_cost() -> None:
 
 def test_an_hour_costs_its_price() -> None:
     prices = book(accelerators={"gpu": {"usd_per_hour": "1.20", "example": True}})
-    assert prices.infrastructure_cost("gpu", 3600.0) == 1_200_000_000
-    assert prices.infrastructure_cost("gpu", 0.0015) == 500
-    assert prices.infrastructure_cost("", 3600.0) is None
-    assert prices.example("gpu")
-    assert not prices.example("")
+    assert prices.infrastructure_cost("gpu", 3600.0) == Cost(None, 1_200_000_000, example_price=True)
+    assert prices.infrastructure_cost("gpu", 0.0015).infrastructure_nanos == 500
+    assert prices.infrastructure_cost("", 3600.0) == Cost()
 
 
 def test_an_unpriced_model_stops_the_start_unless_allowed() -> None:

@@ -12,7 +12,6 @@ from tests.ledger.rows import COST, NOW, TENANT, USAGE, attempt, failed, finishe
 
 from paceline.errors import (
     BudgetExceeded,
-    InternalError,
     InvalidArgument,
     RequestIdReused,
     StepNotFound,
@@ -236,7 +235,7 @@ async def test_what_cannot_be_opened_leaves_nothing(ledger: SqlLedger) -> None:
         await ledger.open_step(lost, attempt(lost))
     with pytest.raises(StepNotFound, match="st-00005"):
         await ledger.open_attempt(attempt(step("st-00005")))
-    with pytest.raises(InternalError, match="never opened"):
+    with pytest.raises(StepNotFound, match="never opened"):
         await ledger.close_attempt(finished(attempt(step("st-00005"))))
     assert await balance(ledger) == (0, 0, 1, 5_000, 2_000)
     assert len((await ledger.list_steps(TENANT, "wf-00001", 10, "")).items) == 1

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select, update
 
-from paceline.errors import InternalError, RequestIdReused, RuntimeLost, StepNotFound, WorkflowBusy
+from paceline.errors import RequestIdReused, RuntimeLost, StepNotFound, WorkflowBusy
 from paceline.ledger.budgets import reserve
 from paceline.ledger.rows import (
     Values,
@@ -177,7 +177,7 @@ def settle(
 def _check_closed(connection: Connection, end: AttemptEnd) -> None:
     state = _attempt_state(connection, end.attempt_id)
     if state is None:
-        raise InternalError(f"attempt {end.attempt_id} was never opened", attempt_id=end.attempt_id)
+        raise StepNotFound(f"attempt {end.attempt_id} was never opened", attempt_id=end.attempt_id)
     if state != end.state.value:
         raise RuntimeLost(
             f"step {end.step_id} was closed as {state} by another runtime, which took this one for dead; "

@@ -76,17 +76,13 @@ class PriceBook:
         """Nano-USD of a whole uncached prompt and the longest answer; 0 for an unpriced model."""
         return self.list_cost(model, Usage(uncached_prompt=prompt_tokens, output=output_tokens)).list_nanos or 0
 
-    def infrastructure_cost(self, instance_type: str, seconds: float) -> int | None:
-        """Nano-USD of accelerator time; None without an hourly price (such as for an empty instance type)."""
+    def infrastructure_cost(self, instance_type: str, seconds: float) -> Cost:
+        """Cost of accelerator time; no amount without an hourly price (such as for an empty instance type)."""
         price = self._accelerators.get(instance_type)
         if price is None:
-            return None
-        return round_half_even(round(seconds * MILLION) * price.per_hour, MICROSECONDS_PER_HOUR)
-
-    def example(self, instance_type: str) -> bool:
-        """Whether the hourly price of an instance type is an example."""
-        price = self._accelerators.get(instance_type)
-        return price is not None and price.example
+            return Cost()
+        nanos = round_half_even(round(seconds * MILLION) * price.per_hour, MICROSECONDS_PER_HOUR)
+        return Cost(infrastructure_nanos=nanos, example_price=price.example)
 
 
 def round_half_even(numerator: int, denominator: int) -> int:

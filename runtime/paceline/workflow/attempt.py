@@ -144,10 +144,10 @@ class Attempt:
 
     def cost(self) -> Cost:
         """Money so far; the infrastructure part is provisional."""
-        cost = self._prices.list_cost(self._model, self.usage())
-        seconds = self.accelerator_seconds()
-        infrastructure = self._prices.infrastructure_cost(self.replica.instance_type, seconds)
-        return Cost(cost.list_nanos, infrastructure, cost.price_name, cost.example_price)
+        tokens = self._prices.list_cost(self._model, self.usage())
+        time_ = self._prices.infrastructure_cost(self.replica.instance_type, self.accelerator_seconds())
+        example = tokens.example_price or time_.example_price
+        return Cost(tokens.list_nanos, time_.infrastructure_nanos, tokens.price_name, example)
 
     def accelerator_seconds(self) -> float:
         """Seconds of the replica's time so far, shared with the attempts beside it."""

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from paceline.engines.base import GenerateRequest
-from paceline.errors import ContextTooLong, ModelNotFound, PacelineError, ShuttingDown
+from paceline.errors import (
+    ContextTooLong,
+    LedgerUnavailable,
+    ModelNotFound,
+    PacelineError,
+    ShuttingDown,
+    StepNotFound,
+)
 from paceline.transcript.chat import ChatModel
 from paceline.workflow import outcome
 from paceline.workflow.attempt import Attempt, utcnow
 from paceline.workflow.closing import Closer, to_the_end
 from paceline.workflow.events import Event, Phase
 from paceline.workflow.identity import cache_salt, new_id
-from paceline.workflow.model import Sampling, Step, StepState, Workflow
+from paceline.workflow.model import Sampling, Step, StepState, Usage, Workflow
 from paceline.workflow.ports import AttemptEnd, Ledger, NewAttempt, Observer, Prices, Reservation, StepReport
 from paceline.workflow.prompts import Prompt, Prompts
 from paceline.workflow.replicas import Replica, Replicas, Waiting
@@ -38,7 +46,7 @@ class _Job:
     step: Step
     served: Served
     prompt: Prompt
-    stored: bool
+    stored: bool = False
     attempt: Attempt | None = None
     closed: bool = False
 
@@ -76,11 +84,10 @@ class Dispatcher:
         parent = stored.parent_step_id if stored else (run.command.parent_step_id or workflow.head_step_id)
         prompt = await self._prompts.build(run.command, workflow, served.chat, parent)
         _room(prompt, self._replicas.context_limit(served.name), None)
-        if stored and not await self._ledger.requeue_step(stored.step_id, self._runtime_id):
-            raise ShuttingDown("another runtime took the step over; repeat the request")
-        step = stored or self._new_step(run, workflow, prompt)
-        job = _Job(run, step, served, prompt, stored=stored is not None)
+        job = _Job(run, stored or self._new_step(run, workflow, prompt), served, prompt)
         try:
+            if stored:
+                await to_the_end(self._requeue(job))
             await self._place(job, workflow)
         except BaseException as error:
             await self._close_failed(job, run.why or error)
@@ -112,13 +119,30 @@ class Dispatcher:
             finally:
                 del self._attempts[attempt.new.attempt_id]
 
+    async def _requeue(self, job: _Job) -> None:
+        if not await self._ledger.requeue_step(job.step.step_id, self._runtime_id):
+            raise ShuttingDown("another runtime took the step over; repeat the request")
+        job.stored = True
+
     async def _open(self, job: _Job, attempt: Attempt | None) -> None:
         """Make the step, the attempt or both durable, and remember that they are."""
-        if not job.stored:
-            await self._ledger.open_step(job.step, attempt.new if attempt else None)
-        elif attempt:
-            await self._ledger.open_attempt(attempt.new)
+        try:
+            if not job.stored:
+                await self._ledger.open_step(job.step, attempt.new if attempt else None)
+            elif attempt:
+                await self._ledger.open_attempt(attempt.new)
+        except LedgerUnavailable as error:
+            self._closer.keep(partial(self._undo, job, attempt, error))
+            raise
         job.stored, job.attempt = True, attempt
+
+    async def _undo(self, job: _Job, attempt: Attempt | None, error: LedgerUnavailable) -> None:
+        """Close what a database took although it did not say so in time."""
+        with suppress(StepNotFound):
+            if attempt:
+                await self._write_end(job, attempt, _failure(attempt, *outcome.verdict(error)))
+            else:
+                await self._ledger.close_queued(job.step.step_id, *outcome.verdict(error))
 
     async def _run_attempt(self, job: _Job, attempt: Attempt, request: GenerateRequest) -> None:
         run = job.run
@@ -132,9 +156,11 @@ class Dispatcher:
 
         await attempt.stream(request, emit)
         end = _success(job, attempt)
-        await self._close(job, end)
+        await self._close(job, attempt, end)
         generated = attempt.kept()
-        self._prompts.remember(job.prompt.head(job.step, job.served.chat, generated, attempt.replica.name))
+        self._prompts.remember(
+            job.step.tenant, job.prompt.head(job.step, job.served.chat, generated, attempt.replica.name)
+        )
         run.log.add(outcome.finished_of(end))
 
     async def _close_failed(self, job: _Job, error: BaseException) -> None:
@@ -143,25 +169,30 @@ class Dispatcher:
             return
         state, reason, message = outcome.verdict(error)
         if job.attempt is None:
-            close = partial(self._ledger.close_queued, job.step.step_id, state, reason, message)
-            await self._closer.close(close)
+            await self._closer.close(
+                lambda: self._ledger.close_queued(job.step.step_id, state, reason, message)
+            )
             return
         end = _failure(job.attempt, state, reason, message)
-        await self._close(job, end)
+        await self._close(job, job.attempt, end)
         if isinstance(error, PacelineError):
             outcome.with_failure(error, end)
 
-    async def _close(self, job: _Job, end: AttemptEnd) -> None:
+    async def _close(self, job: _Job, attempt: Attempt, end: AttemptEnd) -> None:
         job.closed = True
-        await self._closer.close(partial(self._ledger.close_attempt, end))
-        attempt = job.attempt
+        await self._closer.close(partial(self._write_end, job, attempt, end))
+
+    async def _write_end(self, job: _Job, attempt: Attempt, end: AttemptEnd) -> None:
+        """Commit the end, then let everybody know."""
+        await self._ledger.close_attempt(end)
         report = StepReport(
             tenant=job.step.tenant,
             model=job.served.name,
             workflow_id=end.workflow_id,
             step_id=end.step_id,
             request_id=job.step.request_id,
-            attempt=attempt.new.number if attempt else 0,
+            attempt_id=end.attempt_id,
+            attempt=attempt.new.number,
             end=end,
         )
         for observer in self._observers:
@@ -196,6 +227,7 @@ class Dispatcher:
             speculation_profile=replica.speculation_profile,
             dispatched_at=utcnow(),
             reservation=Reservation(self._prices.worst_case(model, tokens, max_tokens), tokens + max_tokens),
+            cost=self._prices.list_cost(model, Usage(uncached_prompt=tokens)),
         )
         parser = job.served.chat.parser(job.prompt.tools, stop)
         return Attempt(new, model, replica, parser=parser, prices=self._prices, arrived=job.run.arrived)

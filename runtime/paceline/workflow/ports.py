@@ -196,8 +196,8 @@ class Prices(Protocol):
         """Nano-USD of a whole uncached prompt and the longest answer; 0 for an unpriced model."""
         ...
 
-    def infrastructure_cost(self, instance_type: str, seconds: float) -> int | None:
-        """Nano-USD of accelerator time; None without an hourly price."""
+    def infrastructure_cost(self, instance_type: str, seconds: float) -> Cost:
+        """Provisional cost of accelerator time; no amount without an hourly price."""
         ...
 
 
@@ -210,6 +210,7 @@ class StepReport:
     workflow_id: str
     step_id: str
     request_id: str
+    attempt_id: str
     attempt: int
     end: AttemptEnd
 
