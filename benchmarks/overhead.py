@@ -1,0 +1,230 @@
+"""What a step costs beyond the engine: the same continuation straight to an emulated engine and through a runtime.
+
+The emulated engine waits instead of computing, so what differs between the two is the runtime: gRPC, the ledger, the
+transcript, tokenizing, parsing. Requests alternate within one run. `warm`: the context is in the runtime's memory.
+`database`: another context has pushed it out, so that it is read from the ledger again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import aiohttp
+from benchmarks import _direct
+from benchmarks._common import Report, Served, emulator, median, percentile, serve, source_text
+from benchmarks._direct import Times
+
+from paceline.transcript.chat import ChatModel, load
+from paceline.transcript.context import Context
+from paceline.workflow.model import Message, Role
+from paceline_agents.aio import AsyncClient
+from paceline_agents.types import Finished, Message as ClientMessage, TextDelta
+
+NEW_BYTES = 2000
+OUTPUT_TOKENS = 32
+TURN_TOKENS = 2500
+"""A long context is made of turns of about this many tokens, as agents make them."""
+SYSTEM = "You are a coding agent."
+SIZES = {"1k": 1_000, "100k": 100_000}
+FLAGS = (
+    "--max-model-len=131072",
+    "--num-gpu-blocks-override=24576",
+    "--enable-prompt-tokens-details",
+    "--prefill-token-seconds=0",
+    "--prefill-fixed-seconds=0.01",
+    "--step-seconds=0.005",
+    "--step-per-request-seconds=0",
+    f"--reply-tokens={OUTPUT_TOKENS}",
+)
+TARGETS = {("1k", "warm"): (2.5, 4.0), ("100k", "warm"): (5.0, None), ("100k", "database"): (20.0, None)}
+"""First token and whole step, added milliseconds at p50."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A context that every measured step continues."""
+
+    workflow_id: str
+    step_id: str
+    context: Context
+
+
+class Bench:
+    """Both ways to one emulated engine."""
+
+    def __init__(self, url: str, chat: ChatModel, session: aiohttp.ClientSession, text: str) -> None:
+        self._url, self._chat, self._session = url, chat, session
+        self._news = _pieces(text, NEW_BYTES)
+        self._turns = _pieces(text, 9_000)
+
+    async def base(self, client: AsyncClient, tokens: int) -> Base:
+        """Build a context of about `tokens` through the runtime."""
+        workflow = await client.create_workflow(system=SYSTEM, temperature=0.0)
+        context, step_id = Context.empty(), ""
+        while context.tokens < tokens * 0.98:
+            wanted = min(TURN_TOKENS, tokens - context.tokens)
+            text = self._chat.tokenizer.decode(self._chat.tokenizer.encode_now(next(self._turns))[:wanted])
+            rendered = await self._render(text, first=not context.tokens)
+            answer = await workflow.step(text, max_output_tokens=1)
+            step_id = answer.step_id
+            # The generated id is not in the client's hands; any other one costs the engine the same.
+            context = context.extend(rendered).extend(self._chat.tokenizer.encode_now("a")[:1])
+            assert answer.reuse.prompt_tokens == context.tokens - 1, (answer.reuse, context.tokens)
+        return Base(workflow.workflow_id, step_id, context)
+
+    async def _render(self, text: str, *, first: bool) -> list[int]:
+        message = [Message(Role.USER, text)]
+        if first:
+            return await self._chat.render_first(SYSTEM, (), message)
+        return await self._chat.render_continuation(message, (), closed=False)
+
+    async def direct(self, base: Base, max_tokens: int = OUTPUT_TOKENS) -> Times:
+        """One continuation straight to the engine, its ids made before the clock starts."""
+        rendered = await self._render(next(self._news), first=False)
+        prompt = base.context.extend(rendered)
+        request = _direct.body(prompt.prompt_json(), prompt.tokens, max_tokens, "direct", self._chat.stop_token_ids)
+        return await _direct.stream(self._session, self._url, request)
+
+    async def through(self, client: AsyncClient, base: Base, max_tokens: int = OUTPUT_TOKENS) -> Times:
+        """One continuation through the runtime."""
+        news = [ClientMessage(Role.USER, next(self._news))]  # type: ignore[arg-type] # the same words
+        stream = client.step(
+            base.workflow_id, news, parent_step_id=base.step_id, max_output_tokens=max_tokens, temperature=0.0
+        )
+        times = Times()
+        async for event in stream:
+            if isinstance(event, TextDelta):
+                times.mark()
+            elif isinstance(event, Finished):
+                times.end()
+        return times
+
+
+def _pieces(text: str, size: int) -> Iterator[str]:
+    """Pieces of a text that are all different, without end."""
+    starts = itertools.cycle(range(0, len(text) - size, size))
+    for number, start in enumerate(starts):
+        yield f"# part {number}\n{text[start : start + size]}"[:size]
+
+
+@dataclass(slots=True)
+class Case:
+    """One context size in one state, measured."""
+
+    size: str
+    state: str
+    client: AsyncClient
+    served: Served
+    base: Base
+    before: Base | None
+    """A context to continue first, to push this one out of memory."""
+    direct: list[Times]
+    through: list[Times]
+    cpu: float = 0.0
+    cpu_short: float = 0.0
+    short: int = 0
+
+    async def run(self, bench: Bench, pairs: int) -> None:
+        """One block of alternating requests, and one of short answers for the cost of a token."""
+        for _ in range(pairs):
+            self.direct.append(await bench.direct(self.base))
+            await self._evict(bench)
+            start = self.served.cpu_seconds()
+            self.through.append(await bench.through(self.client, self.base))
+            self.cpu += self.served.cpu_seconds() - start
+        if self.before is None:
+            start = self.served.cpu_seconds()
+            for _ in range(pairs):
+                await bench.through(self.client, self.base, 1)
+            self.cpu_short += self.served.cpu_seconds() - start
+            self.short += pairs
+
+    async def _evict(self, bench: Bench) -> None:
+        if self.before:
+            await bench.through(self.client, self.before, 1)
+
+    def row(self) -> dict[str, object]:
+        """Its line of the table, in milliseconds."""
+        first = [1000 * times.tokens[0] for times in self.through]
+        plain = [1000 * times.tokens[0] for times in self.direct]
+        whole = [1000 * times.total for times in self.through]
+        plain_whole = [1000 * times.total for times in self.direct]
+        per_step = 1000 * self.cpu / len(self.through)
+        per_token = (per_step - 1000 * self.cpu_short / self.short) / (OUTPUT_TOKENS - 1) if self.short else None
+        target = TARGETS.get((self.size, self.state), (None, None))
+        return {
+            "context": self.size,
+            "from": self.state,
+            "steps": len(self.through),
+            "first +p50": median(first) - median(plain),
+            "target": target[0],
+            "first +p95": percentile(first, 95) - percentile(plain, 95),
+            "step +p50": median(whole) - median(plain_whole),
+            "target ": target[1],
+            "CPU/step": per_step,
+            "CPU/token": per_token,
+            "direct first p50": median(plain),
+            "direct step p50": median(plain_whole),
+        }
+
+
+def settings(model: str, url: str, cache_mib: int) -> dict[str, object]:
+    """One model on one engine that somebody else runs."""
+    return {
+        "models": {"m": {"path": model}},
+        "engines": {"e": {"model": "m", "url": url, "max_concurrent_steps": 8}},
+        "limits": {"transcript_cache_mib": cache_mib},
+    }
+
+
+async def measure(report: Report, options: argparse.Namespace) -> None:
+    """Build the contexts, then run the cases block by block."""
+    chat = await load(options.model)
+    text = source_text()
+    async with aiohttp.ClientSession() as session:
+        with ExitStack() as stack:
+            url = stack.enter_context(emulator(f"--model={options.model}", "--served-model-name=m", *FLAGS))
+            warm = stack.enter_context(serve("overhead-warm", settings(options.model, url, 256)))
+            cold = stack.enter_context(serve("overhead-database", settings(options.model, url, 1)))
+            async with AsyncClient(warm.target) as warm_client, AsyncClient(cold.target) as cold_client:
+                bench = Bench(url, chat, session, text)
+                cases = []
+                for state, client, served in (("warm", warm_client, warm), ("database", cold_client, cold)):
+                    bases = {name: await bench.base(client, tokens) for name, tokens in SIZES.items()}
+                    for name, base in bases.items():
+                        other = next(b for n, b in bases.items() if n != name) if state == "database" else None
+                        cases.append(Case(name, state, client, served, base, other, [], []))
+                report.say(f"contexts are built: {[case.base.context.tokens for case in cases]} tokens")
+                for case in cases:
+                    await case.run(bench, 3)
+                    case.direct.clear()
+                    case.through.clear()
+                    case.cpu = case.cpu_short = case.short = 0
+                for _ in range(options.rounds):
+                    for case in cases:
+                        await case.run(bench, options.pairs)
+        rows = [case.row() for case in sorted(cases, key=lambda case: (case.size != "1k", case.state != "warm"))]
+        report.table("rows", f"added by the runtime, ms; {NEW_BYTES} B of new text, {OUTPUT_TOKENS} tokens out", rows)
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--model", default="emulated", help="folder with tokenizer.json; the built-in tokenizer makes a token of a byte"
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=20, help="pairs per case and round")
+    options = parser.parse_args()
+    report = Report("overhead")
+    asyncio.run(measure(report, options))
+    report.write()
+
+
+if __name__ == "__main__":
+    main()
