@@ -11,7 +11,8 @@ from paceline_agents.repair.gaps import GAP, Gap, find_gaps
 from paceline_agents.repair.subject import Diagnosis
 from paceline_agents.types import SamplingOptions
 
-_MOST_TOKENS = 1024
+_LEAST_ROOM, _MOST_ROOM = 256, 2048
+"""Output tokens of a step: so many, and one for each two characters of the program, up to so many."""
 _VARIED = 0.8
 """Temperature where a repetition is worthless."""
 
@@ -48,6 +49,7 @@ class Planner:
 
     def __init__(self, source: str, function: str, diagnosis: Diagnosis) -> None:
         self._source, self._function, self._diagnosis = source, function, diagnosis
+        self._room = min(_MOST_ROOM, _LEAST_ROOM + len(source) // 2)
         gaps = find_gaps(source)
         self._gaps = [gaps[line] for line in diagnosis.suspects if line in gaps]
 
@@ -55,20 +57,20 @@ class Planner:
         """The turn after those of `history`."""
         if not history:
             prompt = prompts.first(self._source, self._function, self._diagnosis.failures)
-            return Turn(prompt, _greedy(), fresh=True, read=self._read)
+            return Turn(prompt, self._greedy(), fresh=True, read=self._read)
         failed = history[-1].failed
         if len(history) == 1 and failed is not None:
             prompt = prompts.again(self._function, failed.failures)
-            return Turn(prompt, _varied(1), fresh=False, read=self._read)
+            return Turn(prompt, self._varied(1), fresh=False, read=self._read)
         return self._gap_turn(sum(tried.turn.line is not None for tried in history), len(history))
 
     def _gap_turn(self, number: int, seed: int) -> Turn:
         if not self._gaps:
             prompt = prompts.first(self._source, self._function, self._diagnosis.failures)
-            return Turn(prompt, _varied(seed), fresh=True, read=self._read)
+            return Turn(prompt, self._varied(seed), fresh=True, read=self._read)
         gap: Gap = self._gaps[number % len(self._gaps)]
         prompt = prompts.fill(gap.program, self._function, self._diagnosis.examples)
-        sampling = _greedy() if number < len(self._gaps) else _varied(seed)
+        sampling = self._greedy() if number < len(self._gaps) else self._varied(seed)
         return Turn(prompt, sampling, fresh=True, read=self._read, line=gap.line)
 
     def _read(self, answer: str) -> str:
@@ -77,10 +79,8 @@ class Planner:
             raise EditError("Your code still has the gap.")
         return version
 
+    def _greedy(self) -> SamplingOptions:
+        return {"temperature": 0.0, "max_output_tokens": self._room}
 
-def _greedy() -> SamplingOptions:
-    return {"temperature": 0.0, "max_output_tokens": _MOST_TOKENS}
-
-
-def _varied(seed: int) -> SamplingOptions:
-    return {"temperature": _VARIED, "top_p": 0.95, "seed": seed, "max_output_tokens": _MOST_TOKENS}
+    def _varied(self, seed: int) -> SamplingOptions:
+        return {"temperature": _VARIED, "top_p": 0.95, "seed": seed, "max_output_tokens": self._room}

@@ -33,12 +33,12 @@ def again(function: str, failures: str) -> str:
 
 
 def fill(program: str, function: str, examples: str) -> str:
-    """Ask for the function with the gap filled."""
+    """Ask for the function with the gap filled. What changes from gap to gap comes late, for the prefix cache."""
     where = f"In the function `{function}`" if function else "In this program"
     wanted = f"the whole function `{function}`" if function else "the whole function that has the gap,"
     return (
-        f"{where} one expression was wrong. It is replaced by `{GAP}` here:\n\n"
-        f"```python\n{program.strip()}\n```\n\n{examples}\n\n"
+        f"{examples}\n\n{where} one expression was wrong. It is replaced by `{GAP}` here:\n\n"
+        f"```python\n{program.strip()}\n```\n\n"
         f"Write {wanted} with the right expression in place of `{GAP}`, in one ```python block. "
         "Keep everything else as it is."
     )
