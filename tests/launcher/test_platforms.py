@@ -10,7 +10,7 @@ import pytest
 
 from paceline import config, platforms
 from paceline.engines.launcher import environment
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, ModelError
 from paceline.platforms import cpu, detect
 from paceline.platforms.plan import LaunchPlan
 
@@ -67,6 +67,8 @@ def test_cuda_keeps_the_defaults_of_vllm() -> None:
 def test_draft_model_needs_its_model() -> None:
     with pytest.raises(ConfigError, match="draft_model"):
         make_plan(config.Speculation(method="draft_model"), platform="cpu")
+    with pytest.raises(ModelError, match="no such folder"):
+        make_plan(config.Speculation(method="draft_model", draft_model="nothing"), platform="cpu")
     plan = make_plan(config.Speculation(method="draft_model", draft_model="o/d"), platform="cpu")
     assert json.loads(option(plan, "--speculative-config") or "")["model"] == "o/d"
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline import config
-from paceline.errors import ConfigError
 
 GIB = 1 << 30
 
@@ -49,7 +48,7 @@ def server_flags(
 
 
 def speculative_config(speculation: config.Speculation) -> dict[str, str | int]:
-    """vLLM's form of a profile. Raises `ConfigError` for a draft_model profile without a draft model."""
+    """vLLM's form of a profile."""
     values: dict[str, str | int] = {
         "method": speculation.method,
         "num_speculative_tokens": speculation.num_speculative_tokens,
@@ -58,8 +57,6 @@ def speculative_config(speculation: config.Speculation) -> dict[str, str | int]:
         values["prompt_lookup_min"] = speculation.prompt_lookup_min
         values["prompt_lookup_max"] = speculation.prompt_lookup_max
     if speculation.method == "draft_model":
-        if not speculation.draft_model:
-            raise ConfigError("speculation: method draft_model needs `draft_model = ...`", field="draft_model")
         values["model"] = speculation.draft_model
     return values
 
