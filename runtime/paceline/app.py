@@ -109,7 +109,7 @@ async def _serve_model(name: str, path: str, settings: config.Model) -> Served:
 async def _open_ledger(settings: config.Settings, runtime_id: str) -> AsyncIterator[SqlLedger]:
     url = settings.ledger_url
     await asyncio.to_thread(create_if_missing, url)
-    ledger = await SqlLedger.open(url, write_timeout=settings.ledger.write_timeout_seconds)
+    ledger = await SqlLedger.open(url, write_timeout=settings.ledger.write_timeout_seconds, holder=runtime_id)
     try:
         lease = settings.ledger.lease_seconds
         await ledger.register_runtime(runtime_id, socket.gethostname(), os.getpid(), lease)
@@ -149,13 +149,15 @@ def _maintain(
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Do `work` again and again; a database that does not answer is tried again at the next turn."""
+    """Do `work` again and again; what fails is tried again at the next turn."""
     while True:
         await asyncio.sleep(seconds)
         try:
             await work()
         except LedgerUnavailable as error:
             log.warning("ledger_unavailable", error=error.message)
+        except Exception:  # a defect; a lease that is no longer renewed would make it worse
+            log.exception("maintenance_failed")
 
 
 def _watch(metrics: Metrics, steps: Steps, replicas: Replicas, closer: Closer) -> None:

@@ -162,7 +162,8 @@ class Engine(_Section):
     env: Table[str] = Field(default_factory=dict, repr=False)
     """Environment variables added to the server's."""
     start_timeout_seconds: Annotated[float, Field(gt=0)] = 900.0
-    """How long starting and loading may take, in seconds."""
+    """How long starting and loading may take, in seconds. A server with a `url` that has not answered for so long
+    counts as down until it does."""
     instance_type: str = ""
     """Key in `[accelerators]` for the hourly price. Empty: no infrastructure cost."""
     emulator_script: Path | None = None

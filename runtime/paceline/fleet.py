@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -49,11 +51,18 @@ class Fleet:
         load = ReplicaLoad(name, engine.model, engine.max_concurrent_steps)
         replica = Replica(load, adapter, engine.instance_type, engine.speculation)
         self._replicas.add(replica)
-        watch = _Watch(self, replica, server)
-        monitor = Monitor(name, adapter, watch.probed)
+
+        def probed(phase: ReplicaPhase, detail: str, info: EngineInfo | None) -> None:
+            replica.info = info or replica.info
+            self._set_phase(name, phase, detail)
+
+        # A server that Paceline starts has its own deadline, and is started again when it is lost.
+        patience = math.inf if server else engine.start_timeout_seconds
+        lost = ReplicaPhase.STARTING if server else ReplicaPhase.DOWN
+        monitor = Monitor(name, adapter, probed, patience=patience, lost=lost)
         replica.suspect = monitor.suspect
         if server:
-            server.on_state = lambda state: watch.launched(state, monitor)
+            server.on_state = partial(self._launcher_saw, server, adapter, monitor)
             await server.start()
             stack.push_async_callback(server.close)
         background.start(stack, f"monitor {name}", monitor.run())
@@ -62,34 +71,18 @@ class Fleet:
         speculation = self._settings.speculation.get(engine.speculation)
         return LaunchedServer(name, engine, speculation, self._models[engine.model], self._log_dir)
 
-    def set_phase(self, name: str, phase: ReplicaPhase, detail: str) -> None:
-        """Tell the router."""
-        self._replicas.set_phase(name, phase, detail)
-        if phase is ReplicaPhase.READY:
-            self.ready.set()
-
-
-class _Watch:
-    """Puts together what the monitor and the launcher know of one engine."""
-
-    def __init__(self, fleet: Fleet, replica: Replica, server: LaunchedServer | None) -> None:
-        self._fleet = fleet
-        self._replica = replica
-        self._server = server
-
-    def probed(self, phase: ReplicaPhase, detail: str, info: EngineInfo | None) -> None:
-        """The monitor saw a change. A server that its launcher is starting again is not down."""
-        if info:
-            self._replica.info = info
-        if phase is ReplicaPhase.DOWN and self._server and self._server.state.phase not in {"failed", "stopped"}:
-            phase = ReplicaPhase.STARTING
-        self._fleet.set_phase(self._replica.name, phase, detail)
-
-    def launched(self, state: ServerState, monitor: Monitor) -> None:
-        """The launcher saw a change."""
-        log.info("engine_state", engine=self._replica.name, phase=state.phase, detail=state.detail)
+    def _launcher_saw(
+        self, server: LaunchedServer, adapter: VllmHttpEngine, monitor: Monitor, state: ServerState
+    ) -> None:
+        log.info("engine_state", engine=server.name, phase=state.phase, detail=state.detail)
+        adapter.base_url = server.url
         if state.phase == "ready":
             return  # the monitor's probe decides
         monitor.restarted()
         phase = ReplicaPhase.DOWN if state.phase in {"failed", "stopped"} else ReplicaPhase.STARTING
-        self._fleet.set_phase(self._replica.name, phase, state.detail)
+        self._set_phase(server.name, phase, state.detail)
+
+    def _set_phase(self, name: str, phase: ReplicaPhase, detail: str) -> None:
+        self._replicas.set_phase(name, phase, detail)
+        if phase is ReplicaPhase.READY:
+            self.ready.set()

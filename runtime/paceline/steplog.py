@@ -22,6 +22,7 @@ class StepLog:
             workflow_id=report.workflow_id,
             step_id=report.step_id,
             request_id=report.request_id,
+            attempt_id=report.attempt_id,
             attempt=report.attempt,
             model=report.model,
             replica=end.replica,

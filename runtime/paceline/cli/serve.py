@@ -26,10 +26,13 @@ def serve(
         Path | None, typer.Option(help="Write address and ports here as JSON once the server accepts calls.")
     ] = None,
 ) -> None:
-    """Serve the gRPC API until SIGINT or SIGTERM; a second signal stops at once."""
+    """Serve the gRPC API until SIGINT or SIGTERM; a second signal ends running steps at once."""
     settings = config.load(config_path)
     log.configure(settings.log)
-    asyncio.run(_serve(settings, ready_file))
+    try:
+        asyncio.run(_serve(settings, ready_file))
+    except asyncio.CancelledError:
+        raise typer.Exit(1) from None
 
 
 async def _serve(settings: config.Settings, ready_file: Path | None) -> None:
@@ -54,5 +57,12 @@ async def _serve(settings: config.Settings, ready_file: Path | None) -> None:
                 "port": runtime.port,
                 "metrics_port": runtime.metrics_port,
             }
-            await asyncio.to_thread(ready_file.write_text, json.dumps(facts))
+            await asyncio.to_thread(_write, ready_file, json.dumps(facts))
         await stop.wait()
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that is there whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.new")
+    unfinished.write_text(text)
+    unfinished.replace(path)

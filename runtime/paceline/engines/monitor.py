@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Protocol
 
 import structlog
@@ -16,7 +17,7 @@ PROBE_SECONDS = 1.0
 HEALTH_SECONDS = 2.0
 """Pause between two health checks."""
 FAILURES = 2
-"""Health checks in a row that must fail before a server that was ready counts as down."""
+"""Health checks in a row that must fail before a server that was ready counts as lost."""
 
 log = structlog.get_logger()
 
@@ -30,13 +31,20 @@ class Watcher(Protocol):
 class Monitor:
     """Runs until cancelled. `suspect` makes it look at once, after a step lost its stream."""
 
-    def __init__(self, name: str, engine: Engine, watcher: Watcher) -> None:
+    def __init__(
+        self, name: str, engine: Engine, watcher: Watcher, *, patience: float, lost: ReplicaPhase
+    ) -> None:
+        """A server that has not answered for `patience` seconds from the start on counts as down, until it
+        answers. One that was ready and does not answer any more counts as `lost`: STARTING where somebody starts
+        it again, else DOWN."""
         self._name = name
         self._engine = engine
         self._watcher = watcher
+        self._patience = patience
+        self._lost_phase = lost
         self._wake = asyncio.Event()
         self._ready = False
-        self._lost = False
+        self._restarted = False
         self._suspected = False
 
     def suspect(self) -> None:
@@ -48,45 +56,57 @@ class Monitor:
         self._wake.set()
 
     def restarted(self) -> None:
-        """The server was started again: probe it before it counts as ready."""
-        self._lost = True
+        """The server is being started again: probe it before it counts as ready."""
+        self._restarted = True
+        self._ready = False
         self._wake.set()
 
     async def run(self) -> None:
         """Probe, then watch, for ever."""
+        deadline = time.monotonic() + self._patience
         while True:
-            self._lost = self._suspected = False
-            info = await self._probed()
+            info = await self._probed(deadline)
             log.info("engine_ready", engine=self._name, version=info.version, emulated=info.emulated)
-            self._ready = True
+            self._ready, self._suspected = True, False
             self._watcher(ReplicaPhase.READY, "", info)
-            await self._until_down()
+            await self._until_lost()
             self._ready = False
-            if self._lost:
-                continue
-            log.warning("engine_down", engine=self._name)
-            self._watcher(ReplicaPhase.DOWN, "the server does not answer its health check", None)
+            if not self._restarted:
+                log.warning("engine_lost", engine=self._name)
+                self._watcher(self._lost_phase, "the server does not answer its health check", None)
+            deadline = time.monotonic() + self._patience
 
-    async def _probed(self) -> EngineInfo:
-        refused = ""
+    async def _probed(self, deadline: float) -> EngineInfo:
+        """What the server is, once it answers. What keeps it from that is logged at each change."""
+        problem = ""
         while True:
+            self._restarted = False
             try:
-                return await self._engine.probe()
-            except EngineUnavailable:
-                pass
+                info = await self._engine.probe()
+                if not self._restarted:
+                    return info
+            except EngineUnavailable as error:
+                problem = self._note(problem, "engine_waiting", error.message)
+                if time.monotonic() > deadline:
+                    detail = f"no answer for {self._patience:g} s; {error.message}"
+                    self._watcher(ReplicaPhase.DOWN, detail, None)
             except EngineRefused as error:
-                if refused != error.message:
-                    refused = error.message
-                    log.warning("engine_unusable", engine=self._name, error=refused)
-                    self._watcher(ReplicaPhase.DOWN, refused, None)
+                problem = self._note(problem, "engine_unusable", error.message)
+                self._watcher(ReplicaPhase.DOWN, error.message, None)
             await self._pause(PROBE_SECONDS)
 
-    async def _until_down(self) -> None:
+    def _note(self, known: str, event: str, problem: str) -> str:
+        if problem != known:
+            log.warning(event, engine=self._name, error=problem)
+        return problem
+
+    async def _until_lost(self) -> None:
         failures = 0
-        while failures < FAILURES and not self._lost:
+        while failures < FAILURES and not self._restarted:
             await self._pause(HEALTH_SECONDS if not failures else PROBE_SECONDS / 4)
+            suspected = self._suspected
             failures = 0 if await self._engine.healthy() else failures + 1
-            if self._suspected and not failures:
+            if suspected and not failures and not self._restarted:
                 self._suspected = False
                 self._watcher(ReplicaPhase.READY, "", None)
 

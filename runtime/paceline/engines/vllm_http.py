@@ -42,7 +42,8 @@ class VllmHttpEngine:
         self, base_url: str, *, api_key: str = "", served_model_name: str = "", stall_seconds: float = 300.0
     ) -> None:
         """`stall_seconds`: an engine that sends no ids for so long, from the request on, is lost."""
-        self._base_url = base_url.rstrip("/")
+        self.base_url = base_url.rstrip("/")
+        """Where the server is; a new one may have taken its place elsewhere."""
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._model = served_model_name
         self._stall_seconds = stall_seconds
@@ -162,12 +163,12 @@ class VllmHttpEngine:
 
     async def _post(self, path: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
         async with asyncio.timeout(self._stall_seconds):
-            return await self._session().post(self._base_url + path, data=io.BytesIO(body), headers=headers)
+            return await self._session().post(self.base_url + path, data=io.BytesIO(body), headers=headers)
 
     async def _get(self, path: str, *, seconds: float = _DOCUMENT_SECONDS) -> bytes:
         timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         try:
-            async with self._session().get(self._base_url + path, timeout=timeout) as reply:
+            async with self._session().get(self.base_url + path, timeout=timeout) as reply:
                 await _raise_for_status(reply)
                 return await reply.read()
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -9,20 +9,27 @@ from typing import Any
 
 import structlog
 
-from paceline.errors import LedgerUnavailable
+from paceline.errors import LedgerUnavailable, PacelineError
 
 log = structlog.get_logger()
 
 
 async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
     """Await `work` to its end even when cancelled meanwhile; the cancellation is raised afterwards."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        task.result()
-        raise
+    if await _settle(asyncio.ensure_future(work)):
+        raise asyncio.CancelledError
+
+
+async def _settle(task: asyncio.Future[None]) -> bool:
+    """Wait for the task, whatever it takes, and raise its error. True when cancelled meanwhile."""
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    return cancelled
 
 
 class Closer:
@@ -35,31 +42,30 @@ class Closer:
         """How many closes wait for the database."""
         return len(self._kept)
 
-    async def close(self, write: Callable[[], Awaitable[None]]) -> None:
+    async def close(self, write: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Write now. A cancellation that arrives meanwhile is dropped: the work is over anyway.
 
         Raises `LedgerUnavailable` when the write had to be kept for later.
         """
-        task = asyncio.ensure_future(write())
-        while not task.done():
-            try:
-                await asyncio.shield(task)
-            except asyncio.CancelledError:
-                continue
-            except LedgerUnavailable:
-                break
         try:
-            task.result()
+            await _settle(asyncio.ensure_future(write()))
         except LedgerUnavailable:
-            self._kept.append(write)
-            log.warning("close_kept", waiting=len(self._kept))
+            self.keep(write)
             raise
 
+    def keep(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Leave a write to `retry`."""
+        self._kept.append(write)
+        log.warning("close_kept", waiting=len(self._kept))
+
     async def retry(self) -> None:
-        """Try the kept writes again, oldest first; stops quietly at the first that fails."""
+        """Try the kept writes again, oldest first; stops quietly at the first that the database does not take."""
         while self._kept:
+            write = self._kept[0]
             try:
-                await self._kept[0]()
+                await write()
             except LedgerUnavailable:
                 return
+            except PacelineError as error:  # such as RuntimeLost: the ledger says that it is settled otherwise
+                log.warning("close_dropped", reason=error.reason, error=error.message)
             self._kept.popleft()

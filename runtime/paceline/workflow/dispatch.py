@@ -169,9 +169,7 @@ class Dispatcher:
             return
         state, reason, message = outcome.verdict(error)
         if job.attempt is None:
-            await self._closer.close(
-                lambda: self._ledger.close_queued(job.step.step_id, state, reason, message)
-            )
+            await self._closer.close(lambda: self._ledger.close_queued(job.step.step_id, state, reason, message))
             return
         end = _failure(job.attempt, state, reason, message)
         await self._close(job, job.attempt, end)

@@ -82,14 +82,16 @@ class Prompts:
 
     def __init__(self, ledger: Ledger, cache_bytes: int) -> None:
         self._ledger = ledger
-        self._heads: OrderedDict[str, Head] = OrderedDict()
+        self._heads: OrderedDict[tuple[str, str], Head] = OrderedDict()
+        """By tenant and step: a tenant never continues what is another's."""
         self._room = cache_bytes
 
-    def remember(self, head: Head) -> None:
+    def remember(self, tenant: str, head: Head) -> None:
         """Keep the head of a step that has finished."""
-        if old := self._heads.pop(head.step_id, None):
+        key = (tenant, head.step_id)
+        if old := self._heads.pop(key, None):
             self._room += len(old.context.body)
-        self._heads[head.step_id] = head
+        self._heads[key] = head
         self._room -= len(head.context.body)
         while self._room < 0 and len(self._heads) > 1:
             _, oldest = self._heads.popitem(last=False)
@@ -146,9 +148,9 @@ class Prompts:
             )
 
     async def _head(self, tenant: str, step_id: str, chat: ChatModel) -> Head:
-        if step_id in self._heads:
-            self._heads.move_to_end(step_id)
-            return self._heads[step_id]
+        if head := self._heads.get((tenant, step_id)):
+            self._heads.move_to_end((tenant, step_id))
+            return head
         chain = await self._ledger.load_chain(tenant, step_id)
         last = chain[-1]
         if last.state is not StepState.FINISHED or last.segments is None:
@@ -164,7 +166,7 @@ class Prompts:
             last.segments.template_hash,
             last.replica,
         )
-        self.remember(head)
+        self.remember(tenant, head)
         return head
 
 

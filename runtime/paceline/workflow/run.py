@@ -50,7 +50,8 @@ class StepRun:
         """Cancel the task; its readers get `error`. Does nothing to one that has ended or is ending."""
         if self._task and not self._task.done() and self.why is None:
             self.why = error
-            self._task.cancel()
+            # In the next round of the loop: a task that is cancelled before it began never runs its `finally`.
+            asyncio.get_running_loop().call_soon(self._task.cancel)
 
     async def ended(self) -> None:
         """Wait until the task has ended."""

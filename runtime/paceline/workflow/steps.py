@@ -10,6 +10,7 @@ from dataclasses import replace
 import structlog
 
 from paceline.errors import (
+    ClientGone,
     InternalError,
     InvalidArgument,
     PacelineError,
@@ -65,13 +66,14 @@ class Steps:
             check_run_step(command)
         if not command.request_id:
             command = replace(command, request_id=new_id("rq"))
-        run, attached = self._find_or_start(command)
+        run, attached = await self._join(command)
         async with aclosing(run.read(command.detach_grace, attached=attached)) as events:
             async for event in events:
                 yield event
 
     async def cancel(self, tenant: str, *, step_id: str = "", request_id: str = "") -> Step:
         """Abort a running step and return it, ended. A step of another process is left running there."""
+        _check_key(step_id, request_id)
         run = self._find_run(tenant, step_id, request_id)
         if run:
             run.abort(StepCancelled())
@@ -80,8 +82,7 @@ class Steps:
 
     async def get(self, tenant: str, *, step_id: str = "", request_id: str = "") -> Step:
         """Return one step by either id."""
-        if bool(step_id) == bool(request_id):
-            raise InvalidArgument("set exactly one of step_id and request_id", field="step_id")
+        _check_key(step_id, request_id)
         if step_id:
             return await self._ledger.get_step(tenant, step_id)
         step = await self._ledger.find_step(tenant, request_id)
@@ -96,21 +97,28 @@ class Steps:
         return await self._ledger.list_steps(tenant, workflow_id, size, page_token)
 
     async def close(self, grace: float) -> None:
-        """Take no more steps, let the running ones go on for `grace` seconds, then abort them and wait."""
+        """Take no more steps, let the running ones go on for `grace` seconds or until this is cancelled, then
+        abort them and wait for their ends."""
         self._closing = True
         ends = [asyncio.create_task(run.ended()) for run in self._runs.values()]
-        if ends:
+        if not ends:
+            return
+        try:
             await asyncio.wait(ends, timeout=grace)
-        for run in list(self._runs.values()):
-            run.abort(ShuttingDown())
-        if ends:
+        finally:
+            for run in list(self._runs.values()):
+                run.abort(ShuttingDown())
             await asyncio.wait(ends)
 
-    def _find_or_start(self, command: RunStep) -> tuple[StepRun, bool]:
+    async def _join(self, command: RunStep) -> tuple[StepRun, bool]:
+        """The run of this request, and whether it was there before. One that ends because its readers are gone
+        is waited for, and the step then runs again."""
         key, digest = (command.tenant, command.request_id), step_hash(command)
-        if run := self._runs.get(key):
+        while run := self._runs.get(key):
             _check_same(command, digest, run.request_hash)
-            return run, True
+            if not isinstance(run.why, ClientGone):
+                return run, True
+            await run.ended()
         if self._closing:
             raise ShuttingDown
         run = self._runs[key] = StepRun(command, digest)
@@ -184,6 +192,11 @@ class Steps:
             run.show(Phase.WORKFLOW_BUSY)
             await asyncio.sleep(ELSEWHERE_POLL_SECONDS)
         return None
+
+
+def _check_key(step_id: str, request_id: str) -> None:
+    if bool(step_id) == bool(request_id):
+        raise InvalidArgument("set exactly one of step_id and request_id", field="step_id")
 
 
 def _check_same(command: RunStep, digest: str, known: str) -> None:
