@@ -62,7 +62,7 @@ def demo(
     run = time.strftime("%Y%m%dT%H%M%S")
     code = asyncio.run(_run(settings, _agent_arguments(run, file, tests)))
     out.rule("the ledger's own report of this run")
-    report(by=["label:program", "outcome"], label=[f"run={run}"], file=path)
+    report(by=["label:program"], label=[f"run={run}"], file=path)
     out.print(f"Go on with the same configuration and ledger: paceline serve --config {path}")
     raise typer.Exit(code)
 

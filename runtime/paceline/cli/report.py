@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
@@ -149,12 +150,12 @@ def _write_table(keys: tuple[str, ...], groups: list[CostSummary], total: CostSu
 
 
 def _table(keys: tuple[str, ...], groups: list[CostSummary], total: CostSummary, *, everything: bool) -> Table:
-    table = Table(show_footer=bool(groups))
+    table = Table(show_footer=bool(groups), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for number, key in enumerate(keys):
         table.add_column(key.removeprefix("label:"), footer="total" if number == 0 else "", overflow="fold")
     for name, footer in _cells(total, everything=everything):
-        mark = f" {EXAMPLE}" if total.example_price and name in MONEY else ""
-        table.add_column(name + mark, justify="right", footer=footer)
+        mark = f"\n{EXAMPLE}" if total.example_price and name in MONEY else ""
+        table.add_column(name + mark, justify="right", footer=footer, no_wrap=name in MONEY)
     for group in groups:
         table.add_row(*map(escape, group.group), *(text for _, text in _cells(group, everything=everything)))
     return table
