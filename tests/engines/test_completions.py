@@ -127,14 +127,15 @@ def test_what_is_not_set_is_not_sent() -> None:
     assert set(body) == fixed
 
 
-def test_all_sampling_fields_but_the_stop_strings_are_sent() -> None:
+def test_all_sampling_fields_are_sent() -> None:
     sampling = Sampling(temperature=0.5, top_p=0.9, top_k=0, seed=0, max_output_tokens=5, stop=("x",))
     body = orjson.loads(
         encode_request(request_for(sampling=sampling, stop_token_ids=(7, 8)), model="", session_field=False)
     )
     assert (body["temperature"], body["top_p"], body["top_k"], body["seed"]) == (0.5, 0.9, 0, 0)
     assert body["stop_token_ids"] == [7, 8]
-    assert not {"stop", "session_id"} & set(body)
+    assert body["stop"] == ["x"]
+    assert "session_id" not in body
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ async def test_closing_the_stream_aborts_the_request(vllm: VllmHttpEngine, vllm_
         assert isinstance(await anext(items), TokenChunk)
         assert await read_metric(vllm_url, "num_requests_running") == 1
     async with asyncio.timeout(60):
-        while await read_metric(vllm_url, "num_requests_running"):  # noqa: ASYNC110 - another process says when
+        while await read_metric(vllm_url, "num_requests_running"):
             await asyncio.sleep(0.2)
     assert await read_metric(vllm_url, "generation_tokens_total") - before < 1500
 

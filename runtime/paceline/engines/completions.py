@@ -63,8 +63,8 @@ def encode_request(request: GenerateRequest, *, model: str, session_field: bool)
     `prompt_json` is spliced in as it is. The running usage of each chunk is not asked for: it repeats what the
     caller knows (the ids it sent and the ids it got), and never has the cached tokens. Sampling fields that are
     None are left out; vLLM then takes the model's generation_config and after it its own defaults (temperature
-    1). `sampling.stop` is not sent: a stop string inside the engine loses the speculation counts, so the caller
-    looks for it in the text and closes the stream.
+    1). `sampling.stop` is sent so that the engine ends the request itself and reports its cached tokens; vLLM loses
+    the speculation counts of such an end. The caller looks for the text, too: it decides which ids stay.
     """
     sampling = request.sampling
     body: dict[str, Any] = {
@@ -80,6 +80,7 @@ def encode_request(request: GenerateRequest, *, model: str, session_field: bool)
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
         "seed": sampling.seed,
+        "stop": sampling.stop or None,
         "stop_token_ids": request.stop_token_ids or None,
         "cache_salt": request.cache_salt or None,
         "session_id": (request.session_id or None) if session_field else None,
