@@ -58,7 +58,7 @@ def demo(
         models.fetch(MODEL, "")
     settings = _settings(kind)
     path = _write(settings)
-    log.configure(config.Log(level="warning"))
+    log.configure(config.Log(level="error"))
     run = time.strftime("%Y%m%dT%H%M%S")
     code = asyncio.run(_run(settings, _agent_arguments(run, file, tests)))
     out.rule("the ledger's own report of this run")

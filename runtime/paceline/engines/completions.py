@@ -63,7 +63,7 @@ def encode_request(request: GenerateRequest, *, model: str, session_field: bool)
     `prompt_json` is spliced in as it is. The running usage of each chunk is not asked for: it repeats what the
     caller knows (the ids it sent and the ids it got), and never has the cached tokens. Sampling fields that are
     None are left out; vLLM then takes the model's generation_config and after it its own defaults (temperature
-    1). `sampling.stop` is sent so that the engine ends the request itself and reports its cached tokens; vLLM loses
+    1). `sampling.stop` is sent so that the engine ends the request itself and reports its cached tokens; it loses
     the speculation counts of such an end. The caller looks for the text, too: it decides which ids stay.
     """
     sampling = request.sampling

@@ -55,7 +55,7 @@ RECIPES = {
         lock="engine-cpu.txt",
         unwanted=("torchvision", "torchaudio", "torchcodec"),
     ),
-    "cuda": Recipe(("vllm>=0.29,<0.33",), size_gib=12, minutes=6),
+    "cuda": Recipe(("accelerate>=1.10", "gguf>=0.17", "vllm>=0.29,<0.33"), size_gib=12, minutes=6),
 }
 
 
