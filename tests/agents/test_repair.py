@@ -69,23 +69,27 @@ async def test_a_wrong_edit_is_fed_back_with_its_own_failures() -> None:
 
 
 async def test_a_repeated_program_leads_to_gaps_in_fresh_conversations() -> None:
-    model = Model([SAME, SAME, "```python\ndef add(a, b):\n    return ____\n```", FIXED])
+    still_a_gap = "```python\ndef add(a, b):\n    return ____\n```"
+    other_sum = "```python\ndef add(a, b):\n    total = b - a\n    return total\n```"
+    model = Model([SAME, other_sum, still_a_gap, SAME, SAME, FIXED])
     seen: list[TurnReport] = []
 
     result = await repair(SuiteSubject(PROGRAM), model, turns=8, on_turn=seen.append)
 
     assert result.verdict.passed
-    assert [fresh for _, _, fresh in model.asked] == [True, True, True, True]
-    assert "total = ____" in model.asked[1][0]
-    assert "return ____" in model.asked[2][0]
-    assert "total = ____" in model.asked[3][0]
-    assert not any("a - b" in prompt for prompt, _, _ in model.asked[1:2])
-    assert model.asked[1][1]["temperature"] == 0.0
-    assert (model.asked[3][1]["temperature"] or 0.0) > 0.5
-    assert [report.number for report in seen] == [1, 2, 3, 4]
-    assert seen[0].what == seen[1].what == "a version that was tried before"
+    assert all(fresh for _, _, fresh in model.asked)
+    assert ["total = ____" in prompt for prompt, _, _ in model.asked] == [False, True, False, True, False, True]
+    assert ["return ____" in prompt for prompt, _, _ in model.asked] == [False, False, True, False, True, False]
+    assert "a - b" not in model.asked[1][0]
+    assert "Wrong in its place: `a - b`, `b - a`." in model.asked[3][0]
+    temperatures = [sampling["temperature"] or 0.0 for _, sampling, _ in model.asked]
+    assert temperatures[:5] == [0.0] * 5
+    assert temperatures[5] > 0.5
+    assert [report.number for report in seen] == [1, 2, 3, 4, 5, 6]
+    assert seen[0].what == "a version that was tried before"
+    assert seen[1].what == "a new version, still wrong"
     assert "still has the gap" in seen[2].what
-    assert seen[3].what == "the shown tests pass"
+    assert seen[5].what == "the shown tests pass"
 
 
 async def test_the_turns_are_a_limit_and_the_program_stays_as_it_was() -> None:

@@ -58,7 +58,7 @@ async def repair(subject: Subject, ask: Ask, *, turns: int, on_turn: OnTurn = la
         on_turn(TurnReport(len(answers), answer, what))
         if diagnosis is not None and diagnosis.passed:
             return Repair(version, await subject.judge(version), tuple(answers))
-        history.append(Tried(turn, diagnosis))
+        history.append(Tried(turn, version, diagnosis))
     return Repair(subject.source, await subject.judge(subject.source), tuple(answers))
 
 

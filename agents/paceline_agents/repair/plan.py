@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from paceline_agents.repair import prompts
-from paceline_agents.repair.edits import EditError, apply_functions
+from paceline_agents.repair.edits import EditError, apply_functions, fingerprint
 from paceline_agents.repair.gaps import GAP, Gap, find_gaps
 from paceline_agents.repair.subject import Diagnosis
 from paceline_agents.types import SamplingOptions
@@ -27,15 +27,16 @@ class Turn:
     """Start a new conversation; else go on with the last one."""
     read: Callable[[str], str]
     """The version of the program in an answer. Raises EditError."""
-    line: int | None = None
-    """The line with the gap."""
+    gap: Gap | None = None
+    """What was cut out of the prompt's program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of a turn: the wrong version with its diagnosis, None when there was no new one."""
+    """What became of a turn: a version, empty if none could be read, and its diagnosis if it was new."""
 
     turn: Turn
+    version: str
     failed: Diagnosis | None
 
 
@@ -44,7 +45,8 @@ class Planner:
 
     First the whole function is asked for; a version that is new and wrong is fed back once. Then the suspicious
     expressions are cut out one after the other, most suspicious first, in conversations that never show what was
-    there. When all were tried, they are tried again with sampling.
+    there. When all had their turn, they have another one that names what is known to be wrong. All this is greedy:
+    the prompts differ enough. Sampling begins with the third turn of a gap.
     """
 
     def __init__(self, source: str, function: str, diagnosis: Diagnosis) -> None:
@@ -61,17 +63,19 @@ class Planner:
         failed = history[-1].failed
         if len(history) == 1 and failed is not None:
             prompt = prompts.again(self._function, failed.failures)
-            return Turn(prompt, self._varied(1), fresh=False, read=self._read)
-        return self._gap_turn(sum(tried.turn.line is not None for tried in history), len(history))
+            return Turn(prompt, self._greedy(), fresh=False, read=self._read)
+        return self._gap_turn(history)
 
-    def _gap_turn(self, number: int, seed: int) -> Turn:
+    def _gap_turn(self, history: Sequence[Tried]) -> Turn:
         if not self._gaps:
             prompt = prompts.first(self._source, self._function, self._diagnosis.failures)
-            return Turn(prompt, self._varied(seed), fresh=True, read=self._read)
-        gap: Gap = self._gaps[number % len(self._gaps)]
-        prompt = prompts.fill(gap.program, self._function, self._diagnosis.examples)
-        sampling = self._greedy() if number < len(self._gaps) else self._varied(seed)
-        return Turn(prompt, sampling, fresh=True, read=self._read, line=gap.line)
+            return Turn(prompt, self._varied(len(history)), fresh=True, read=self._read)
+        before = sum(tried.turn.gap is not None for tried in history)
+        gap = self._gaps[before % len(self._gaps)]
+        wrong = _known_wrong(gap, history)
+        prompt = prompts.fill(gap.program, self._function, self._diagnosis.examples, wrong)
+        sampling = self._greedy() if before < 2 * len(self._gaps) else self._varied(len(history))
+        return Turn(prompt, sampling, fresh=True, read=self._read, gap=gap)
 
     def _read(self, answer: str) -> str:
         version = apply_functions(self._source, answer)
@@ -84,3 +88,12 @@ class Planner:
 
     def _varied(self, seed: int) -> SamplingOptions:
         return {"temperature": _VARIED, "top_p": 0.95, "seed": seed, "max_output_tokens": self._room}
+
+
+def _known_wrong(gap: Gap, history: Sequence[Tried]) -> list[str]:
+    """The expressions that are known to be wrong in a gap; empty in its first turn."""
+    versions = [tried.version for tried in history if tried.turn.gap == gap]
+    mark = fingerprint(gap.program)
+    found = [other for version in versions for other in find_gaps(version).values()]
+    tried = [other.expression for other in found if fingerprint(other.program) == mark]
+    return list(dict.fromkeys([gap.expression, *tried])) if versions else []

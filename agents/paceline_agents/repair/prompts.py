@@ -32,13 +32,18 @@ def again(function: str, failures: str) -> str:
     )
 
 
-def fill(program: str, function: str, examples: str) -> str:
-    """Ask for the function with the gap filled. What changes from gap to gap comes late, for the prefix cache."""
+def fill(program: str, function: str, examples: str, wrong: Sequence[str]) -> str:
+    """Ask for the function with the gap filled; `wrong` does not belong there.
+
+    What changes from gap to gap comes late, for the prefix cache.
+    """
+    known = ", ".join(f"`{expression}`" for expression in wrong)
+    warning = f"Wrong in its place: {known}.\n\n" if wrong else ""
     where = f"In the function `{function}`" if function else "In this program"
     wanted = f"the whole function `{function}`" if function else "the whole function that has the gap,"
     return (
         f"{examples}\n\n{where} one expression was wrong. It is replaced by `{GAP}` here:\n\n"
-        f"```python\n{program.strip()}\n```\n\n"
+        f"```python\n{program.strip()}\n```\n\n{warning}"
         f"Write {wanted} with the right expression in place of `{GAP}`, in one ```python block. "
         "Keep everything else as it is."
     )
