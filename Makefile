@@ -14,10 +14,10 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 FAST := not engine and not data and not postgres and not wheel
 
-.PHONY: help install engine model demo lint check test gen lock fmt clean
+.PHONY: help install engine model demo lint check test proof-kills gen lock fmt clean
 
 help: ## List the entry points.
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
 
 install: $(INSTALLED) ## Make .venv with Paceline and its developer tools (about 0.5 GB).
 
@@ -60,6 +60,9 @@ test: install engine model ## Every test, those on a real engine included. PACEL
 	python=$$($(BIN)/paceline engine path cpu) && model=$$($(BIN)/paceline models path $(MODEL)) && \
 	PACELINE_TEST_ENGINE_PYTHON="$$python" PACELINE_TEST_MODEL="$$model" \
 		$(BIN)/pytest $(if $(PACELINE_DATA),,-m "not data")
+
+proof-kills: install ## Kill the runtime KILLS times (100) at seeded moments; a run that was broken off goes on.
+	PYTHONPATH=. $(BIN)/python scripts/proof_kills.py $(or $(KILLS),100)
 
 gen: install ## Regenerate the code from protos and the pages from code.
 	$(BIN)/python scripts/gen_protos.py
