@@ -167,7 +167,7 @@ def _cells(summary: CostSummary, *, everything: bool) -> list[tuple[str, str]]:
         ("succeeded", f"{summary.succeeded_workflows}/{summary.workflows}"),
         ("steps", str(summary.steps)),
         ("attempts", str(summary.attempts)),
-        ("prompt", str(summary.uncached_prompt)),
+        ("uncached", str(summary.uncached_prompt)),
         ("cached", str(summary.cached_prompt)),
         ("output", str(summary.output)),
         ("drafted", str(summary.drafted)),
