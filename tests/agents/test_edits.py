@@ -117,15 +117,16 @@ def test_each_statement_with_an_expression_can_get_a_gap() -> None:
     )
     gaps = find_gaps(source)
 
-    assert {line: gap.expression for line, gap in gaps.items()} == {
-        3: "'ö' + g(\n        x)",
+    assert {line: gap.part for line, gap in gaps.items()} == {
+        3: "ü = 'ö' + g(\n        x)",
         5: "range(x)",
         6: "x and i",
         7: "x",
         8: "x > 1",
         9: "g(x)",
     }
-    assert gaps[3].program == source.replace("'ö' + g(\n        x)", "____")
+    assert gaps[3].program == source.replace("ü = 'ö' + g(\n        x)", "____")
+    assert (gaps[3].kind, gaps[8].kind) == ("statement", "expression")
     assert gaps[8].program == source.replace("x > 1", "____")
 
 

@@ -78,10 +78,10 @@ async def test_a_repeated_program_leads_to_gaps_in_fresh_conversations() -> None
 
     assert result.verdict.passed
     assert all(fresh for _, _, fresh in model.asked)
-    assert ["total = ____" in prompt for prompt, _, _ in model.asked] == [False, True, False, True, False, True]
+    assert ["    ____\n" in prompt for prompt, _, _ in model.asked] == [False, True, False, True, False, True]
     assert ["return ____" in prompt for prompt, _, _ in model.asked] == [False, False, True, False, True, False]
     assert "a - b" not in model.asked[1][0]
-    assert "Wrong in its place: `a - b`, `b - a`." in model.asked[3][0]
+    assert "Wrong in its place: `total = a - b`, `total = b - a`." in model.asked[3][0]
     temperatures = [sampling["temperature"] or 0.0 for _, sampling, _ in model.asked]
     assert temperatures[:5] == [0.0] * 5
     assert temperatures[5] > 0.5

@@ -1,4 +1,4 @@
-"""Replace one suspicious expression of a program by a gap, so that a model must think of it anew.
+"""Replace one suspicious part of a program by a gap, so that a model must think of it anew.
 
 A small model that sees a wrong line copies it; one that sees a gap cannot.
 """
@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from typing import Literal
 
 GAP = "____"
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """An expression that may be cut out."""
+    """A part that may be cut out."""
 
     line: int
     """Line of its statement."""
-    expression: str
+    kind: Literal["expression", "statement"]
+    part: str
+    """Its text."""
     program: str
     """The program with the gap."""
 
 
 def find_gaps(source: str) -> dict[int, Gap]:
-    """The main expression of each statement that has one, by the statement's line.
+    """What may be wrong in each statement, by the statement's line.
 
-    That is a condition, what a loop runs over, or what is assigned, returned, yielded, raised or called.
-    Empty when the source is not Python.
+    That is the whole of an assignment, the condition of a branch, what a loop runs over, or what is returned,
+    yielded, raised or called. Empty when the source is not Python.
     """
     try:
         tree = ast.parse(source)
@@ -34,15 +37,18 @@ def find_gaps(source: str) -> dict[int, Gap]:
         return {}
     gaps: dict[int, Gap] = {}
     for node in ast.walk(tree):
-        expression = _main_expression(node)
-        if isinstance(node, ast.stmt) and expression is not None and node.lineno not in gaps:
-            text = ast.get_source_segment(source, expression) or ""
-            gaps[node.lineno] = Gap(node.lineno, text, _cut(source, expression))
+        part = _part(node)
+        if isinstance(node, ast.stmt) and part is not None and node.lineno not in gaps:
+            kind: Literal["expression", "statement"] = "statement" if part is node else "expression"
+            text = ast.get_source_segment(source, part) or ""
+            gaps[node.lineno] = Gap(node.lineno, kind, text, _cut(source, part))
     return gaps
 
 
-def _main_expression(node: ast.AST) -> ast.expr | None:
+def _part(node: ast.AST) -> ast.expr | ast.stmt | None:
     match node:
+        case ast.Assign() | ast.AugAssign() | ast.AnnAssign():
+            return node
         case ast.If(test=found) | ast.While(test=found) | ast.Assert(test=found):
             return found
         case ast.For(iter=found) | ast.AsyncFor(iter=found) | ast.Raise(exc=found):
@@ -52,18 +58,15 @@ def _main_expression(node: ast.AST) -> ast.expr | None:
         case (
             ast.Expr(value=ast.Yield(value=found) | ast.YieldFrom(value=found) | ast.Await(value=found))
             | ast.Return(value=found)
-            | ast.Assign(value=found)
-            | ast.AugAssign(value=found)
-            | ast.AnnAssign(value=found)
             | ast.Expr(value=found)
         ):
             return found
     return None
 
 
-def _cut(source: str, expression: ast.expr) -> str:
-    """`source` without the expression; positions of `ast` count UTF-8 bytes."""
+def _cut(source: str, part: ast.expr | ast.stmt) -> str:
+    """`source` without the part; positions of `ast` count UTF-8 bytes."""
     lines = source.encode().splitlines(keepends=True)
-    first, last = expression.lineno - 1, (expression.end_lineno or expression.lineno) - 1
-    before, after = lines[first][: expression.col_offset], lines[last][expression.end_col_offset :]
+    first, last = part.lineno - 1, (part.end_lineno or part.lineno) - 1
+    before, after = lines[first][: part.col_offset], lines[last][part.end_col_offset :]
     return b"".join([*lines[:first], before + GAP.encode() + after, *lines[last + 1 :]]).decode()

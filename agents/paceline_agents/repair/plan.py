@@ -44,7 +44,7 @@ class Planner:
     """Plans the repair of one program.
 
     First the whole function is asked for; a version that is new and wrong is fed back once. Then the suspicious
-    expressions are cut out one after the other, most suspicious first, in conversations that never show what was
+    parts are cut out one after the other, most suspicious first, in conversations that never show what was
     there. When all had their turn, they have another one that names what is known to be wrong. All this is greedy:
     the prompts differ enough. Sampling begins with the third turn of a gap.
     """
@@ -73,7 +73,7 @@ class Planner:
         before = sum(tried.turn.gap is not None for tried in history)
         gap = self._gaps[before % len(self._gaps)]
         wrong = _known_wrong(gap, history)
-        prompt = prompts.fill(gap.program, self._function, self._diagnosis.examples, wrong)
+        prompt = prompts.fill(gap, self._function, self._diagnosis.examples, wrong)
         sampling = self._greedy() if before < 2 * len(self._gaps) else self._varied(len(history))
         return Turn(prompt, sampling, fresh=True, read=self._read, gap=gap)
 
@@ -91,9 +91,9 @@ class Planner:
 
 
 def _known_wrong(gap: Gap, history: Sequence[Tried]) -> list[str]:
-    """The expressions that are known to be wrong in a gap; empty in its first turn."""
+    """What is known to be wrong in a gap; empty in its first turn."""
     versions = [tried.version for tried in history if tried.turn.gap == gap]
     mark = fingerprint(gap.program)
     found = [other for version in versions for other in find_gaps(version).values()]
-    tried = [other.expression for other in found if fingerprint(other.program) == mark]
-    return list(dict.fromkeys([gap.expression, *tried])) if versions else []
+    tried = [other.part for other in found if fingerprint(other.program) == mark]
+    return list(dict.fromkeys([gap.part, *tried])) if versions else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline_agents.repair.gaps import GAP
+from paceline_agents.repair.gaps import GAP, Gap
 from paceline_agents.repair.suite import CaseResult
 
 SYSTEM = "You are an expert Python programmer who finds and fixes bugs. You change as little as possible."
@@ -32,19 +32,19 @@ def again(function: str, failures: str) -> str:
     )
 
 
-def fill(program: str, function: str, examples: str, wrong: Sequence[str]) -> str:
+def fill(gap: Gap, function: str, examples: str, wrong: Sequence[str]) -> str:
     """Ask for the function with the gap filled; `wrong` does not belong there.
 
     What changes from gap to gap comes late, for the prefix cache.
     """
-    known = ", ".join(f"`{expression}`" for expression in wrong)
+    known = ", ".join(f"`{part}`" for part in wrong)
     warning = f"Wrong in its place: {known}.\n\n" if wrong else ""
     where = f"In the function `{function}`" if function else "In this program"
     wanted = f"the whole function `{function}`" if function else "the whole function that has the gap,"
     return (
-        f"{examples}\n\n{where} one expression was wrong. It is replaced by `{GAP}` here:\n\n"
-        f"```python\n{program.strip()}\n```\n\n{warning}"
-        f"Write {wanted} with the right expression in place of `{GAP}`, in one ```python block. "
+        f"{examples}\n\n{where} one {gap.kind} was wrong. It is replaced by `{GAP}` here:\n\n"
+        f"```python\n{gap.program.strip()}\n```\n\n{warning}"
+        f"Write {wanted} with the right {gap.kind} in place of `{GAP}`, in one ```python block. "
         "Keep everything else as it is."
     )
 
