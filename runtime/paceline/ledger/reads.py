@@ -28,6 +28,14 @@ STEPS: Select[Any] = select(steps, *(attempts.c[name] for name in _OF_ATTEMPT)).
 
 _ONE_STEP = STEPS.where(steps.c.tenant == bindparam("tenant"), steps.c.step_id == bindparam("step_id"))
 _BY_REQUEST = STEPS.where(steps.c.tenant == bindparam("tenant"), steps.c.request_id == bindparam("request_id"))
+_ONE_WORKFLOW = select(workflows).where(
+    workflows.c.tenant == bindparam("tenant"), workflows.c.workflow_id == bindparam("workflow_id")
+)
+_WORKFLOW_OF_NEW = _ONE_WORKFLOW.where(
+    ~select(steps.c.step_id)
+    .where(steps.c.tenant == bindparam("tenant"), steps.c.request_id == bindparam("request_id"))
+    .exists()
+)
 
 
 def _chain() -> Select[Any]:
@@ -49,11 +57,17 @@ _CHAIN = _chain()
 
 def get_workflow(connection: Connection, tenant: str, workflow_id: str) -> Workflow:
     """One workflow. Raises `WorkflowNotFound`."""
-    statement = select(workflows).where(workflows.c.tenant == tenant, workflows.c.workflow_id == workflow_id)
-    row = connection.execute(statement).one_or_none()
+    row = connection.execute(_ONE_WORKFLOW, {"tenant": tenant, "workflow_id": workflow_id}).one_or_none()
     if row is None:
         raise WorkflowNotFound(f"there is no workflow {workflow_id}", workflow_id=workflow_id)
     return workflow_from_row(row)
+
+
+def workflow_for(connection: Connection, tenant: str, workflow_id: str, request_id: str) -> Workflow | None:
+    """The workflow of a new request; None without one, or when a step has the request id."""
+    key = {"tenant": tenant, "workflow_id": workflow_id, "request_id": request_id}
+    row = connection.execute(_WORKFLOW_OF_NEW, key).one_or_none()
+    return workflow_from_row(row) if row else None
 
 
 def find_workflows(connection: Connection, workflow_id: str) -> list[Workflow]:

@@ -42,6 +42,12 @@ class SqlLedger:
         """Return one workflow."""
         return await self.database.read(partial(reads.get_workflow, tenant=tenant, workflow_id=workflow_id))
 
+    async def workflow_for(self, tenant: str, workflow_id: str, request_id: str) -> Workflow | None:
+        """Return the workflow of a new request, if it is one."""
+        return await self.database.read(
+            partial(reads.workflow_for, tenant=tenant, workflow_id=workflow_id, request_id=request_id)
+        )
+
     async def find_workflows(self, workflow_id: str) -> list[Workflow]:
         """Return the workflows with this id, of any tenant: for the operator's own tools."""
         return await self.database.read(partial(reads.find_workflows, workflow_id=workflow_id))

@@ -102,6 +102,7 @@ class Dispatcher:
         async def queue() -> None:
             if not job.stored:
                 await to_the_end(self._open(job, None))
+            job.run.begin()
 
         def show(waiting: Waiting) -> None:
             job.run.show(waiting.phase, waiting.position)
@@ -113,6 +114,7 @@ class Dispatcher:
             max_tokens = _room(job.prompt, limit, sampling.max_output_tokens)
             attempt = self._new_attempt(job, replica, max_tokens, sampling.stop)
             await to_the_end(self._open(job, attempt))
+            job.run.begin()
             self._attempts[attempt.new.attempt_id] = attempt
             try:
                 await self._run_attempt(job, attempt, self._request(job, sampling, max_tokens))

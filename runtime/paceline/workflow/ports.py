@@ -113,6 +113,10 @@ class Ledger(Protocol):
         """Return one workflow."""
         ...
 
+    async def workflow_for(self, tenant: str, workflow_id: str, request_id: str) -> Workflow | None:
+        """Return the workflow of a new request; None when there is no such workflow or the request is not new."""
+        ...
+
     async def list_workflows(
         self, tenant: str, where: WorkflowFilter, page_size: int, page_token: str
     ) -> Page[Workflow]:

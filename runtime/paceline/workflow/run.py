@@ -13,6 +13,7 @@ from paceline.errors import ClientGone, PacelineError
 from paceline.workflow.commands import RunStep
 from paceline.workflow.eventlog import EventLog
 from paceline.workflow.events import Event, Phase, Progress, Started
+from paceline.workflow.model import Step, StepState
 
 KEEPALIVE_SECONDS = 10.0
 """A step that has nothing to show yet says so at least this often."""
@@ -31,6 +32,7 @@ class StepRun:
         self.why: PacelineError | None = None
         """Why the task was cancelled."""
         self._task: asyncio.Task[None] | None = None
+        self._begun = False
         self._readers = 0
         self._grace = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -40,11 +42,16 @@ class StepRun:
         """Start the task. It must not raise."""
         self._task = asyncio.create_task(work, name=f"step {self.command.request_id}")
 
-    def begin(self, step_id: str, workflow_id: str, *, replayed: bool = False, attached: bool = False) -> None:
+    def identify(self, step_id: str, workflow_id: str) -> None:
+        """Note which step this is."""
+        self.step_id, self.workflow_id = step_id, workflow_id
+
+    def begin(self, *, replayed: bool = False, attached: bool = False) -> None:
         """Tell the readers which step this is; only the first call does."""
-        if not self.step_id:
-            self.step_id, self.workflow_id = step_id, workflow_id
-            self.log.add(Started(step_id, workflow_id, self.command.request_id, replayed, attached))
+        if not self._begun:
+            self._begun = True
+            started = Started(self.step_id, self.workflow_id, self.command.request_id, replayed, attached)
+            self.log.add(started)
 
     def abort(self, error: PacelineError) -> None:
         """Cancel the task; its readers get `error`. Does nothing to one that has ended or is ending."""
@@ -57,6 +64,19 @@ class StepRun:
         """Wait until the task has ended."""
         if self._task:
             await asyncio.wait([self._task])
+
+    def unstored(self, state: StepState, reason: str) -> Step:
+        """The step, when it ended before the ledger had it."""
+        return Step(
+            step_id=self.step_id,
+            workflow_id=self.workflow_id or self.command.workflow_id,
+            tenant=self.command.tenant,
+            request_id=self.command.request_id,
+            request_hash=self.request_hash,
+            state=state,
+            input=(),
+            error_reason=reason,
+        )
 
     def show(self, phase: Phase, position: int = 0) -> None:
         """Tell the readers the phase now, and again every 10 s until `quiet`."""

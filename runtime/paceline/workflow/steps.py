@@ -75,10 +75,12 @@ class Steps:
         """Abort a running step and return it, ended. A step of another process is left running there."""
         _check_key(step_id, request_id)
         run = self._find_run(tenant, step_id, request_id)
-        if run:
-            run.abort(StepCancelled())
-            await run.ended()
-        return await self.get(tenant, step_id=step_id, request_id=request_id)
+        if run is None:
+            return await self.get(tenant, step_id=step_id, request_id=request_id)
+        run.abort(StepCancelled())
+        await run.ended()
+        stored = await self._ledger.find_step(tenant, run.command.request_id)
+        return stored or run.unstored(StepState.CANCELLED, StepCancelled.reason)
 
     async def get(self, tenant: str, *, step_id: str = "", request_id: str = "") -> Step:
         """Return one step by either id."""
@@ -149,9 +151,22 @@ class Steps:
             run.log.close(error)
 
     async def _drive(self, run: StepRun) -> None:
+        """The usual case, a new request for a workflow that is not busy, takes one look into the ledger."""
+        command = run.command
+        turn = _turn(command.tenant, command.workflow_id)
+        if not self._turns.busy(turn):
+            async with self._turns.take(turn):
+                workflow = await self._ledger.workflow_for(command.tenant, command.workflow_id, command.request_id)
+                if workflow:
+                    await self._execute(run, workflow, new_id("st"), None)
+                    return
+        await self._drive_any(run)
+
+    async def _drive_any(self, run: StepRun) -> None:
         stored = await self._settled(run)
         if stored and stored.state is StepState.FINISHED:
-            run.begin(stored.step_id, stored.workflow_id, replayed=True)
+            run.identify(stored.step_id, stored.workflow_id)
+            run.begin(replayed=True)
             for event in outcome.replay_of(stored):
                 run.log.add(event)
             return
@@ -159,20 +174,24 @@ class Steps:
             raise outcome.error_of(stored)
         workflow_id = await self._when_busy(run.command, stored)
         step_id = stored.step_id if stored else new_id("st")
-        turn = f"{run.command.tenant}/{workflow_id}"
+        turn = _turn(run.command.tenant, workflow_id)
         if self._turns.busy(turn):
-            run.begin(step_id, workflow_id)
+            run.identify(step_id, workflow_id)
+            run.begin()
             run.show(Phase.WORKFLOW_BUSY)
         async with self._turns.take(turn):
             workflow = await self._ledger.get_workflow(run.command.tenant, workflow_id)
-            _check_open(workflow)
-            run.begin(step_id, workflow_id)
-            await self._dispatcher.execute(run, workflow, stored)
+            await self._execute(run, workflow, step_id, stored)
+
+    async def _execute(self, run: StepRun, workflow: Workflow, step_id: str, stored: Step | None) -> None:
+        _check_open(workflow)
+        run.identify(step_id, workflow.workflow_id)
+        await self._dispatcher.execute(run, workflow, stored)
 
     async def _when_busy(self, command: RunStep, stored: Step | None) -> str:
         """The workflow to run in: a fork of it when it is busy and the client asked for one."""
         workflow_id = stored.workflow_id if stored else command.workflow_id
-        if self._turns.busy(f"{command.tenant}/{workflow_id}"):
+        if self._turns.busy(_turn(command.tenant, workflow_id)):
             if command.on_busy is OnBusy.FAIL:
                 raise WorkflowBusy(
                     f"workflow {workflow_id} is running another step; wait for it or fork", workflow_id=workflow_id
@@ -188,7 +207,8 @@ class Steps:
             _check_same(run.command, run.request_hash, stored.request_hash)
             if stored.state.ended:
                 return stored
-            run.begin(stored.step_id, stored.workflow_id, attached=True)
+            run.identify(stored.step_id, stored.workflow_id)
+            run.begin(attached=True)
             run.show(Phase.WORKFLOW_BUSY)
             await asyncio.sleep(ELSEWHERE_POLL_SECONDS)
         return None
@@ -197,6 +217,10 @@ class Steps:
 def _check_key(step_id: str, request_id: str) -> None:
     if bool(step_id) == bool(request_id):
         raise InvalidArgument("set exactly one of step_id and request_id", field="step_id")
+
+
+def _turn(tenant: str, workflow_id: str) -> str:
+    return f"{tenant}/{workflow_id}"
 
 
 def _check_same(command: RunStep, digest: str, known: str) -> None:
