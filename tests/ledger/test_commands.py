@@ -84,7 +84,8 @@ async def test_an_upgrade_beside_a_runtime_is_refused(filled: Commands) -> None:
 async def test_report_as_a_table(filled: Commands) -> None:
     text = filled.ok("report", "--by", "label:team")
     lines = list(lines_of(text))
-    assert "list cost EXAMPLE retries EXAMPLE infra cost EXAMPLE per success EXAMPLE" in lines[1]
+    assert lines[1].endswith("list cost retries infra cost per success")
+    assert lines[2].endswith("EXAMPLE EXAMPLE EXAMPLE EXAMPLE")
     assert "t1 1/1 1 1 100 900 50 40 30 $0.000001 $0.000000 $0.000000 $0.000001" in lines
     assert "t2 0/1 1 1 100 900 50 40 30 $0.000001 $0.000000 $0.000000 -" in lines
     assert "total 1/2 2 2 200 1800 100 80 60 $0.000002 $0.000000 $0.000000 $0.000001" in lines

@@ -15,6 +15,7 @@ from tests.ledger.conftest import Postgres
 from tests.ledger.rows import TENANT, attempt, step, workflow
 
 from paceline.errors import InvalidArgument, LedgerUnavailable, WorkflowNotFound
+from paceline.ledger.attempts import open_step
 from paceline.ledger.store import SqlLedger
 from paceline.ledger.writer import Operation
 
@@ -156,9 +157,11 @@ async def test_a_read_only_server_is_reported(postgres: Postgres) -> None:
 @asynccontextmanager
 async def other_session(url: str) -> AsyncIterator[Connection]:
     engine = create_engine(url)
-    with engine.connect() as connection:
-        yield connection
-    engine.dispose()
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
 
 
 @pytest.mark.postgres
@@ -183,17 +186,23 @@ async def test_one_bad_operation_of_a_batch_fails_alone(patient: SqlLedger) -> N
 
 
 async def test_a_hanging_database_does_not_hang_its_callers(patient: SqlLedger, url: str) -> None:
+    """What its callers gave up meanwhile is not committed afterwards, whether it waited or was running."""
     async with opened(url, IMPATIENT) as ledger:
         release = threading.Event()
-        hang: Operation[bool] = Operation(lambda _connection: release.wait(60))
-        hanging = asyncio.create_task(ledger.database.write(hang))
+
+        def insert_and_hang(connection: Connection) -> None:
+            open_step(step("st-00003"), None).run(connection)
+            release.wait(60)
+
+        hanging = asyncio.create_task(ledger.database.write(Operation(insert_and_hang)))
         waiting = asyncio.create_task(ledger.open_step(step(), None))
         for task in (hanging, waiting):
             with pytest.raises(LedgerUnavailable, match="hangs; check its load"):
                 await task
         release.set()
         await ledger.open_step(step("st-00002"), None)
-    assert await step_count(patient) == 1  # nobody waited any more for the first
+    found = await patient.list_steps(TENANT, "wf-00001", 10, "")
+    assert [item.step_id for item in found.items] == ["st-00002"]
 
 
 async def test_closing_commits_what_waits(patient: SqlLedger, url: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -153,13 +153,11 @@ class Writer:
         """All in one transaction; when one fails, again with a savepoint around each."""
         connection = self._connect()
         try:
-            with connection.begin():
-                return [_Answer(pending, pending.operation.run(connection)) for pending in _wanted(batch)]
+            return _transaction(connection, batch, _run_together)
         except Exception as error:
             if _database_failed(error):
                 raise
-        with connection.begin():
-            return [_run_alone(connection, pending) for pending in _wanted(batch)]
+        return _transaction(connection, batch, _run_alone)
 
     def _connect(self) -> Connection:
         if self._connection is None:
@@ -181,9 +179,22 @@ class Writer:
             return
 
 
-def _wanted(batch: list[_Pending]) -> Iterator[_Pending]:
-    """Those whose callers still wait, looked at when their turn comes: one before them may have hung."""
-    return (pending for pending in batch if not pending.abandoned)
+def _transaction(
+    connection: Connection, batch: list[_Pending], run: Callable[[Connection, _Pending], _Answer]
+) -> list[_Answer]:
+    """Run and commit those whose callers still wait: one of them may hang so long that others give up."""
+    while True:
+        with connection.begin() as transaction:
+            answers = [run(connection, pending) for pending in batch if not pending.abandoned]
+            given_up = any(answer.pending.abandoned for answer in answers)
+            if given_up:
+                transaction.rollback()
+        if not given_up:
+            return answers
+
+
+def _run_together(connection: Connection, pending: _Pending) -> _Answer:
+    return _Answer(pending, pending.operation.run(connection))
 
 
 def _run_alone(connection: Connection, pending: _Pending) -> _Answer:
