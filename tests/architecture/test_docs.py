@@ -4,6 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+import typer.main
+
+from paceline.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -34,3 +37,13 @@ def test_make_targets_that_pages_name_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"check", "demo"} <= named
     assert named - targets == set()
+
+
+def test_commands_that_pages_name_exist() -> None:
+    commands = typer.main.get_group(app).commands
+    known = {name: set(getattr(command, "commands", ())) for name, command in commands.items()}
+    pattern = re.compile(r"(?:`|^|/bin/)paceline ([a-z]+)(?: ([a-z]+))?", re.MULTILINE)
+    named = {match for page in PAGES for match in pattern.findall(page.read_text())}
+    assert {("serve", ""), ("db", "upgrade")} <= named
+    assert [(name, inner) for name, inner in named if name not in known] == []
+    assert [(name, inner) for name, inner in named if known[name] and inner not in known[name]] == []
