@@ -11,8 +11,8 @@ from paceline_agents.repair.gaps import GAP, Gap, find_gaps
 from paceline_agents.repair.subject import Diagnosis
 from paceline_agents.types import SamplingOptions
 
-_LEAST_ROOM, _MOST_ROOM = 256, 2048
-"""Output tokens of a step: so many, and one for each two characters of the program, up to so many."""
+_LEAST_ROOM, _MOST_ROOM = 256, 4096
+"""Output tokens of a step: so many, and one for each character of the program, up to so many."""
 _VARIED = 0.8
 """Temperature where a repetition is worthless."""
 
@@ -51,7 +51,7 @@ class Planner:
 
     def __init__(self, source: str, function: str, diagnosis: Diagnosis) -> None:
         self._source, self._function, self._diagnosis = source, function, diagnosis
-        self._room = min(_MOST_ROOM, _LEAST_ROOM + len(source) // 2)
+        self._room = min(_MOST_ROOM, _LEAST_ROOM + len(source))
         gaps = find_gaps(source)
         self._gaps = [gaps[line] for line in diagnosis.suspects if line in gaps]
 
