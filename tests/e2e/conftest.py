@@ -103,7 +103,7 @@ class Paceline:
         return f"127.0.0.1:{self.runtime.port}"
 
 
-def settings_for(ledger: Path, urls: list[str], **more: Any) -> config.Settings:
+def settings_for(path: Path, urls: list[str], /, **more: Any) -> config.Settings:
     """One model on emulated engines, priced."""
     engines = {
         f"e{number}": {
@@ -117,7 +117,7 @@ def settings_for(ledger: Path, urls: list[str], **more: Any) -> config.Settings:
     }
     values: dict[str, Any] = {
         "server": {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", "shutdown_grace_seconds": 0.2},
-        "ledger": {"url": f"sqlite:///{ledger}"},
+        "ledger": {"url": f"sqlite:///{path}"},
         "models": {"m": {"path": "emulated"}},
         "engines": engines,
         "speculation": {"n": {"method": "ngram", "num_speculative_tokens": 4}},
@@ -133,13 +133,13 @@ Serve = Callable[..., Any]
 
 
 @asynccontextmanager
-async def serve(ledger: Path, *urls: str, ready: bool = True, **more: Any) -> AsyncIterator[Paceline]:
+async def serve(path: Path, /, *urls: str, ready: bool = True, **more: Any) -> AsyncIterator[Paceline]:
     """Run a runtime for the length of the block."""
-    async with open_runtime(settings_for(ledger, list(urls), **more)) as runtime:
+    async with open_runtime(settings_for(path, list(urls), **more)) as runtime:
         if ready:
             await runtime.ready.wait()
         async with AsyncClient(f"127.0.0.1:{runtime.port}") as client:
-            yield Paceline(runtime, client, ledger)
+            yield Paceline(runtime, client, path)
 
 
 @pytest.fixture

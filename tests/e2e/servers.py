@@ -120,11 +120,19 @@ class Server:
         self.process.send_signal(number)
         return self.process.wait(PATIENCE)
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, preexec_fn: Callable[[], None] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """Run another command of Paceline on the same configuration."""
         command = [PACELINE, *arguments, "--config", str(self.config)]
         return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+            command,
+            env=self.environment,
+            preexec_fn=preexec_fn,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
 
     def sql(self, query: str, **values: Any) -> list[dict[str, Any]]:
