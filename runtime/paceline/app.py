@@ -177,8 +177,11 @@ def _serve_metrics(stack: AsyncExitStack, metrics: Metrics, address: str) -> int
 
 
 async def _report_health(server: RpcServer, fleet: Fleet) -> None:
-    await fleet.ready.wait()
-    await server.set_serving(True)
+    """SERVING while any replica takes steps. A dead engine of one model does not hide the others."""
+    while True:
+        await fleet.changed.wait()
+        fleet.changed.clear()
+        await server.set_serving(fleet.any_ready())
 
 
 async def _stop_serving(server: RpcServer, steps: Steps, grace: float) -> None:

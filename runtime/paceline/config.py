@@ -19,8 +19,8 @@ from pydantic_core import ErrorDetails
 
 from paceline.errors import ConfigError
 
-RESERVED_VARIABLES = frozenset({"CONFIG", "DATA", "TEST_ENGINE_PYTHON", "TEST_MODEL"})
-"""Variables after `PACELINE_` that are no settings: the file's path, and what tests read."""
+RESERVED_VARIABLES = frozenset({"API_KEY", "CONFIG", "DATA", "SANDBOX", "TEST_ENGINE_PYTHON", "TEST_MODEL"})
+"""Variables after `PACELINE_` that are no settings: the file's path, what agents use, and what tests read."""
 NANOS = 1_000_000_000
 
 

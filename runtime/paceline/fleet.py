@@ -33,6 +33,8 @@ class Fleet:
         self._log_dir = log_dir
         self.ready = asyncio.Event()
         """Set once the first replica was ready."""
+        self.changed = asyncio.Event()
+        """Set whenever a replica changes."""
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start every engine; does not wait until they are ready."""
@@ -49,7 +51,9 @@ class Fleet:
         )
         stack.push_async_callback(adapter.close)
         load = ReplicaLoad(name, engine.model, engine.max_concurrent_steps)
-        replica = Replica(load, adapter, engine.instance_type, engine.speculation)
+        profile = self._settings.speculation.get(engine.speculation)
+        drafts = profile.num_speculative_tokens if profile and profile.method != "none" else 0
+        replica = Replica(load, adapter, engine.instance_type, engine.speculation, drafts)
         self._replicas.add(replica)
 
         def probed(phase: ReplicaPhase, detail: str, info: EngineInfo | None) -> None:
@@ -86,3 +90,8 @@ class Fleet:
         self._replicas.set_phase(name, phase, detail)
         if phase is ReplicaPhase.READY:
             self.ready.set()
+        self.changed.set()
+
+    def any_ready(self) -> bool:
+        """Whether any replica takes steps now."""
+        return any(replica.load.phase is ReplicaPhase.READY for replica in self._replicas.all())

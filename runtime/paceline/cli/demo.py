@@ -78,7 +78,7 @@ def _describe(kind: DemoEngine) -> None:
     else:
         out.print(
             f"Engine: vLLM on this CPU with {MODEL}. The first run loads about 2 GB (engine) and 0.5 GB (model), "
-            "takes 6 GB of disk and about 6 minutes before the model answers; later runs about 1 minute."
+            "takes 6 GB of disk and 5 to 9 minutes before the model answers; later runs about 1 minute."
         )
 
 

@@ -94,9 +94,9 @@ class Dispatcher:
             raise
 
     async def checkpoint(self) -> None:
-        """Write down what the running attempts have used so far."""
-        if self._attempts:
-            await self._ledger.checkpoint([attempt.checkpoint() for attempt in self._attempts.values()])
+        """Write down what the running attempts have used so far; without a token yet, the opening stands."""
+        if checkpoints := [attempt.checkpoint() for attempt in self._attempts.values() if attempt.generated]:
+            await self._ledger.checkpoint(checkpoints)
 
     async def _place(self, job: _Job, workflow: Workflow) -> None:
         async def queue() -> None:
@@ -263,7 +263,6 @@ def _room(prompt: Prompt, limit: int | None, wanted: int | None) -> int:
 def _success(job: _Job, attempt: Attempt) -> AttemptEnd:
     answer = attempt.answer
     usage = attempt.usage(answer.reasoning_tokens)
-    info = attempt.replica.info
     return AttemptEnd(
         attempt_id=attempt.new.attempt_id,
         step_id=attempt.new.step_id,
@@ -280,9 +279,7 @@ def _success(job: _Job, attempt: Attempt) -> AttemptEnd:
         malformed_tool_calls=answer.malformed_tool_calls,
         segments=job.prompt.segments(job.served.chat, attempt.kept()),
         finish_reason=attempt.finish_reason(),
-        reuse=outcome.reuse_of(
-            job.prompt, attempt.replica.name, usage.cached_prompt, info.block_size if info else None
-        ),
+        reuse=outcome.reuse_of(job.prompt, attempt.replica, usage.cached_prompt),
     )
 
 

@@ -17,6 +17,7 @@ from paceline.workflow.events import (
 from paceline.workflow.model import Message, Reuse, ReuseBreak, Step, StepState
 from paceline.workflow.ports import AttemptEnd
 from paceline.workflow.prompts import Prompt
+from paceline.workflow.replicas import Replica
 
 
 def replay_of(step: Step) -> list[Event]:
@@ -96,16 +97,18 @@ def error_classes() -> dict[str, type[PacelineError]]:
     return {kind.reason: kind for kind in kinds}
 
 
-def reuse_of(prompt: Prompt, replica: str, cached: int | None, block_size: int | None) -> Reuse:
+def reuse_of(prompt: Prompt, replica: Replica, cached: int | None) -> Reuse:
     """What was carried, and why the cache held less of it than it could.
 
-    The last generated id of the parent was never computed, and only whole blocks are cached: at most
-    floor((parent context - 1) / block) * block tokens can be found.
+    Only whole blocks are cached, and the parent's last id was never computed. Nor are blocks cached that became
+    full by drafts of the parent's last verification: vLLM hashes a block when the next one is scheduled (seen with
+    0.32). So at least floor((parent context - 1 - K) / block) * block tokens are found unless some were evicted.
     """
     reason = prompt.break_reason
-    if reason is None and prompt.parent and prompt.parent.replica != replica:
+    block_size = replica.info.block_size if replica.info else None
+    if reason is None and prompt.parent and prompt.parent.replica != replica.name:
         reason = ReuseBreak.MOVED
     elif reason is None and prompt.carried and cached is not None and block_size:
-        resident = (prompt.carried - 1) // block_size * block_size
+        resident = max(0, prompt.carried - 1 - replica.draft_tokens) // block_size * block_size
         reason = ReuseBreak.EVICTED if cached < resident else None
     return Reuse(prompt.context.tokens, prompt.carried, len(prompt.rendered), reason)

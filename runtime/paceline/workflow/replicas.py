@@ -24,6 +24,8 @@ class Replica:
     engine: Engine
     instance_type: str = ""
     speculation_profile: str = ""
+    draft_tokens: int = 0
+    """Most tokens that it drafts at once (K)."""
     info: EngineInfo | None = None
     detail: str = ""
     """What a starting engine is doing, or why it is down."""
