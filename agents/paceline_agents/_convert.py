@@ -95,7 +95,9 @@ def cost_summary(message: cost_service_pb2.CostSummary) -> t.CostSummary:
         unreported_attempts=message.unreported_attempt_count,
         list_nanos=message.list_cost_usd_nanos,
         retry_nanos=message.retry_cost_usd_nanos,
-        infrastructure_nanos=message.infrastructure_cost_usd_nanos,
+        infrastructure_nanos=_reported(
+            message, "infrastructure_cost_usd_nanos", message.infrastructure_cost_usd_nanos
+        ),
         cost_per_success_nanos=per_success if message.HasField("cost_per_success_usd_nanos") else None,
         example_price=message.example_price,
     )

@@ -338,6 +338,6 @@ class CostSummary:
     unreported_attempts: int = 0
     list_nanos: int = 0
     retry_nanos: int = 0
-    infrastructure_nanos: int = 0
+    infrastructure_nanos: int | None = None
     cost_per_success_nanos: int | None = None
     example_price: bool = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -115,19 +116,64 @@ class Model(_Section):
     """Default limit of output tokens of this model's steps. Empty: the rest of the context."""
 
 
-class Speculation(_Section):
-    """How an engine drafts tokens."""
+SpeculationMethod = Literal["none", "ngram", "suffix", "draft_model", "eagle3", "mtp", "dflash"]
+FIELDS_OF_METHODS: dict[str, tuple[SpeculationMethod, ...]] = {
+    "drafter": ("draft_model", "eagle3", "mtp", "dflash"),
+    "use_heterogeneous_vocab": ("draft_model",),
+    "prompt_lookup_min": ("ngram",),
+    "prompt_lookup_max": ("ngram",),
+    "suffix_decoding_max_tree_depth": ("suffix",),
+    "suffix_decoding_max_cached_requests": ("suffix",),
+    "suffix_decoding_max_spec_factor": ("suffix",),
+    "suffix_decoding_min_token_prob": ("suffix",),
+}
+"""Settings of `[speculation.NAME]` that only some methods have."""
+LOOKUP_MIN, LOOKUP_MAX = 2, 5
 
-    method: Literal["none", "ngram", "draft_model"] = "none"
+
+class Speculation(_Section):
+    """How an engine drafts tokens. Settings that the method does not have are refused."""
+
+    method: SpeculationMethod = "none"
     """Speculation method of vLLM."""
-    draft_model: str = ""
-    """Folder or hub id of the draft model, for `draft_model`."""
+    drafter: str = ""
+    """Folder, hub id or name in `paceline models list` of what drafts: a smaller model for `draft_model`, a
+    trained head for `eagle3` and `dflash`. For `mtp` empty means the model's own layers."""
     num_speculative_tokens: Annotated[int, Field(ge=1, le=64)] = 6
-    """Tokens drafted per verification (K)."""
-    prompt_lookup_min: Annotated[int, Field(ge=1)] = 2
-    """Shortest match that ngram drafts from, in tokens."""
-    prompt_lookup_max: Annotated[int, Field(ge=1)] = 5
-    """Longest match that ngram looks for, in tokens."""
+    """Tokens drafted per verification (K); for `suffix` the most of them."""
+    use_heterogeneous_vocab: bool = False
+    """`draft_model` with another tokenizer: drafts only tokens that both vocabularies have. Needs vLLM 0.29."""
+    prompt_lookup_min: Annotated[int, Field(ge=1)] | None = None
+    """Shortest match that `ngram` drafts from, in tokens. Empty: 2, or `prompt_lookup_max` if that is less."""
+    prompt_lookup_max: Annotated[int, Field(ge=1)] | None = None
+    """Longest match that `ngram` looks for, in tokens. Empty: 5, or `prompt_lookup_min` if that is more."""
+    suffix_decoding_max_tree_depth: Annotated[int, Field(ge=1)] | None = None
+    """Longest match and draft of `suffix` together, in tokens. Empty: vLLM's own (24)."""
+    suffix_decoding_max_cached_requests: Annotated[int, Field(ge=0)] | None = None
+    """Earlier answers that `suffix` drafts from; 0: only the request itself. Empty: vLLM's own (10000)."""
+    suffix_decoding_max_spec_factor: Annotated[float, Field(ge=0)] | None = None
+    """`suffix` drafts at most so many tokens per matched token. Empty: vLLM's own (1.0)."""
+    suffix_decoding_min_token_prob: Annotated[float, Field(ge=0, le=1)] | None = None
+    """`suffix` drafts tokens that are at least so probable by its counts. Empty: vLLM's own (0.1)."""
+
+    @property
+    def lookup(self) -> tuple[int, int]:
+        """Shortest and longest match of ngram, with the defaults filled in."""
+        low = self.prompt_lookup_min or min(LOOKUP_MIN, self.prompt_lookup_max or LOOKUP_MIN)
+        return low, self.prompt_lookup_max or max(LOOKUP_MAX, low)
+
+    @model_validator(mode="after")
+    def _fits_the_method(self) -> Speculation:
+        for name, methods in FIELDS_OF_METHODS.items():
+            value = getattr(self, name)
+            given = value is not None and value is not False and value != ""
+            if given and self.method not in methods:
+                raise ValueError(f"`{name}` belongs to method {_either(methods)}, not {self.method}; remove it")
+        if not self.drafter and self.method in ("draft_model", "eagle3", "dflash"):
+            raise ValueError(f"method {self.method} needs `drafter = ...`: a folder, a hub id or a catalog name")
+        if self.lookup[0] > self.lookup[1]:
+            raise ValueError("`prompt_lookup_min` is more than `prompt_lookup_max`; exchange them")
+        return self
 
 
 class Engine(_Section):
@@ -309,3 +355,7 @@ def _merge_environment(values: dict[str, Any]) -> dict[str, str]:
 
 def _names(known: dict[str, Any]) -> str:
     return ", ".join(sorted(known)) or "none"
+
+
+def _either(choices: Sequence[str]) -> str:
+    return " or ".join(choices)

@@ -132,7 +132,7 @@ async def test_groups_partition_the_sum(
     assert [item.group for item in found] == groups
     (total,) = (await costs.query(TENANT, (), EVERYTHING, 0, "")).items
     for name in ("workflows", "steps", "attempts", "output", "list_nanos", "retry_nanos", "infrastructure_nanos"):
-        assert sum(getattr(item, name) for item in found) == getattr(total, name)
+        assert sum(getattr(item, name) or 0 for item in found) == getattr(total, name)
 
 
 async def test_no_ratio_without_a_success(costs: CostQueries) -> None:

@@ -238,7 +238,9 @@ def test_cost_summaries(summary: CostSummary) -> None:
         unpriced_attempts=proto.unpriced_attempt_count,
         list_nanos=proto.list_cost_usd_nanos,
         retry_nanos=proto.retry_cost_usd_nanos,
-        infrastructure_nanos=proto.infrastructure_cost_usd_nanos,
+        infrastructure_nanos=(
+            proto.infrastructure_cost_usd_nanos if proto.HasField("infrastructure_cost_usd_nanos") else None
+        ),
         cost_per_success_nanos=given_value(proto, "cost_per_success_usd_nanos"),
         example_price=proto.example_price,
     )

@@ -54,7 +54,16 @@ _SUMS = (
         "drafted",
         "accepted",
     ),
-    *("unreported", "unpriced", "list_nanos", "known_nanos", "retry_nanos", "infrastructure_nanos", "examples"),
+    *(
+        "unreported",
+        "unpriced",
+        "list_nanos",
+        "known_nanos",
+        "retry_nanos",
+        "infrastructure_nanos",
+        "rated",
+        "examples",
+    ),
 )
 
 
@@ -256,6 +265,7 @@ def _attempt_sums(known: ColumnElement[bool]) -> dict[str, ColumnElement[int]]:
         "known_nanos": _sum(and_(ended, known), a.list_nanos),
         "retry_nanos": _sum(without_answer, a.list_nanos),
         "infrastructure_nanos": _sum(ended, a.infrastructure_nanos),
+        "rated": _count(and_(ended, a.infrastructure_nanos.is_not(None))),
         "examples": _count(and_(ended, a.example_price)),
     }
 
@@ -288,7 +298,7 @@ def _summary(row: Row[Any], keys: list[_Key]) -> CostSummary:
         unpriced_attempts=total["unpriced"],
         list_nanos=total["list_nanos"],
         retry_nanos=total["retry_nanos"],
-        infrastructure_nanos=total["infrastructure_nanos"],
+        infrastructure_nanos=total["infrastructure_nanos"] if total["rated"] else None,
         cost_per_success_nanos=round_half_even(total["known_nanos"], succeeded) if succeeded else None,
         example_price=total["examples"] > 0,
     )

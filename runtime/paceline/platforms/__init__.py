@@ -9,6 +9,7 @@ from paceline.errors import ConfigError
 from paceline.models.catalog import resolve_model
 from paceline.platforms import cpu, cuda, emulated
 from paceline.platforms.plan import LaunchPlan
+from paceline.speculation.profiles import require_supported
 
 __all__ = ["LaunchPlan", "plan"]
 
@@ -18,11 +19,13 @@ def plan(
 ) -> LaunchPlan:
     """How to start the server of `[engines.NAME]` on a loopback port.
 
-    `python` belongs to the engine's venv. Raises `ConfigError` for a platform that cannot be launched,
-    `ModelError` for a draft model that is not here.
+    `python` belongs to the engine's venv. Raises `ConfigError` for a platform that cannot be launched or
+    cannot run the profile, `ModelError` for a drafter that is not here.
     """
-    if speculation and speculation.method == "draft_model" and engine.platform != "emulated":
-        speculation = speculation.model_copy(update={"draft_model": _draft(speculation)})
+    if speculation:
+        require_supported(speculation, engine.platform)
+        if speculation.drafter and engine.platform != "emulated":
+            speculation = speculation.model_copy(update={"drafter": resolve_model(speculation.drafter)})
     match engine.platform:
         case "cpu":
             return cpu.plan(engine, speculation, model_path, python, port)
@@ -38,9 +41,3 @@ def plan(
             )
         case _:
             raise ConfigError("platform: needed to start a server; set cpu, cuda or emulated", field="platform")
-
-
-def _draft(speculation: config.Speculation) -> str:
-    if not speculation.draft_model:
-        raise ConfigError("speculation: method draft_model needs `draft_model = ...`", field="draft_model")
-    return resolve_model(speculation.draft_model)

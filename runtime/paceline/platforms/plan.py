@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline import config
+from paceline.speculation.profiles import speculative_config
 
 GIB = 1 << 30
 
@@ -41,30 +42,16 @@ def server_flags(
     flags += ["--enable-prompt-tokens-details", "--enable-force-include-usage"]
     if engine.max_model_len:
         flags += ["--max-model-len", str(engine.max_model_len)]
-    if speculation and speculation.method != "none":
-        flags += ["--speculative-config", json.dumps(speculative_config(speculation))]
+    if values := speculative_config(speculation) if speculation else None:
+        flags += ["--speculative-config", json.dumps(values)]
         flags += ["--per-request-spec-decode-metrics", "summary"]
     return flags
-
-
-def speculative_config(speculation: config.Speculation) -> dict[str, str | int]:
-    """vLLM's form of a profile."""
-    values: dict[str, str | int] = {
-        "method": speculation.method,
-        "num_speculative_tokens": speculation.num_speculative_tokens,
-    }
-    if speculation.method == "ngram":
-        values["prompt_lookup_min"] = speculation.prompt_lookup_min
-        values["prompt_lookup_max"] = speculation.prompt_lookup_max
-    if speculation.method == "draft_model":
-        values["model"] = speculation.draft_model
-    return values
 
 
 def vllm_env(speculation: config.Speculation | None, model_path: str) -> dict[str, str]:
     """vLLM sends no usage statistics; with all files at hand it asks no model hub either."""
     env = {"VLLM_NO_USAGE_STATS": "1"}
-    models = [model_path, *([speculation.draft_model] if speculation and speculation.draft_model else [])]
+    models = [model_path, *([speculation.drafter] if speculation and speculation.drafter else [])]
     if all(Path(model).is_dir() for model in models):
         env["HF_HUB_OFFLINE"] = "1"
     return env

@@ -72,7 +72,7 @@ class CostSummary(_message.Message):
     retry_cost_usd_nanos: _builtins.int
     """The part of list_cost_usd_nanos that attempts without an answer cost."""
     infrastructure_cost_usd_nanos: _builtins.int
-    """Provisional infrastructure cost."""
+    """Provisional infrastructure cost; attempts without an hourly price add nothing. Not set when none has one."""
     cost_per_success_usd_nanos: _builtins.int
     """List cost of the workflows with a known outcome divided by the succeeded ones. Not set without a success."""
     example_price: _builtins.bool
@@ -100,18 +100,23 @@ class CostSummary(_message.Message):
         unreported_attempt_count: _builtins.int = ...,
         list_cost_usd_nanos: _builtins.int = ...,
         retry_cost_usd_nanos: _builtins.int = ...,
-        infrastructure_cost_usd_nanos: _builtins.int = ...,
+        infrastructure_cost_usd_nanos: _builtins.int | None = ...,
         cost_per_success_usd_nanos: _builtins.int | None = ...,
         example_price: _builtins.bool = ...,
         unpriced_attempt_count: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos", "cost_per_success_usd_nanos", b"cost_per_success_usd_nanos"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos", "_infrastructure_cost_usd_nanos", b"_infrastructure_cost_usd_nanos", "cost_per_success_usd_nanos", b"cost_per_success_usd_nanos", "infrastructure_cost_usd_nanos", b"infrastructure_cost_usd_nanos"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos", "accepted_draft_token_count", b"accepted_draft_token_count", "attempt_count", b"attempt_count", "cached_prompt_token_count", b"cached_prompt_token_count", "cost_per_success_usd_nanos", b"cost_per_success_usd_nanos", "drafted_token_count", b"drafted_token_count", "example_price", b"example_price", "group", b"group", "infrastructure_cost_usd_nanos", b"infrastructure_cost_usd_nanos", "known_outcome_workflow_count", b"known_outcome_workflow_count", "list_cost_usd_nanos", b"list_cost_usd_nanos", "output_token_count", b"output_token_count", "retry_cost_usd_nanos", b"retry_cost_usd_nanos", "step_count", b"step_count", "succeeded_workflow_count", b"succeeded_workflow_count", "uncached_prompt_token_count", b"uncached_prompt_token_count", "unpriced_attempt_count", b"unpriced_attempt_count", "unreported_attempt_count", b"unreported_attempt_count", "workflow_count", b"workflow_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos", "_infrastructure_cost_usd_nanos", b"_infrastructure_cost_usd_nanos", "accepted_draft_token_count", b"accepted_draft_token_count", "attempt_count", b"attempt_count", "cached_prompt_token_count", b"cached_prompt_token_count", "cost_per_success_usd_nanos", b"cost_per_success_usd_nanos", "drafted_token_count", b"drafted_token_count", "example_price", b"example_price", "group", b"group", "infrastructure_cost_usd_nanos", b"infrastructure_cost_usd_nanos", "known_outcome_workflow_count", b"known_outcome_workflow_count", "list_cost_usd_nanos", b"list_cost_usd_nanos", "output_token_count", b"output_token_count", "retry_cost_usd_nanos", b"retry_cost_usd_nanos", "step_count", b"step_count", "succeeded_workflow_count", b"succeeded_workflow_count", "uncached_prompt_token_count", b"uncached_prompt_token_count", "unpriced_attempt_count", b"unpriced_attempt_count", "unreported_attempt_count", b"unreported_attempt_count", "workflow_count", b"workflow_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost_per_success_usd_nanos: _TypeAlias = _typing.Literal["cost_per_success_usd_nanos"]  # noqa: Y015
     _WhichOneofArgType__cost_per_success_usd_nanos: _TypeAlias = _typing.Literal["_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos"]  # noqa: Y015
+    _WhichOneofReturnType__infrastructure_cost_usd_nanos: _TypeAlias = _typing.Literal["infrastructure_cost_usd_nanos"]  # noqa: Y015
+    _WhichOneofArgType__infrastructure_cost_usd_nanos: _TypeAlias = _typing.Literal["_infrastructure_cost_usd_nanos", b"_infrastructure_cost_usd_nanos"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_per_success_usd_nanos) -> _WhichOneofReturnType__cost_per_success_usd_nanos | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__infrastructure_cost_usd_nanos) -> _WhichOneofReturnType__infrastructure_cost_usd_nanos | None: ...
 
 Global___CostSummary: _TypeAlias = CostSummary  # noqa: Y015
 

@@ -39,7 +39,8 @@ class CostSummary:
     """Attempts of models without a list price: `list_nanos` does not contain them."""
     list_nanos: int = 0
     retry_nanos: int = 0
-    infrastructure_nanos: int = 0
+    infrastructure_nanos: int | None = None
+    """None without an hourly price; attempts without one add nothing."""
     cost_per_success_nanos: int | None = None
     """None without a success."""
     example_price: bool = False
