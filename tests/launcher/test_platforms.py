@@ -10,7 +10,7 @@ import pytest
 
 from paceline import config, platforms
 from paceline.engines.launcher import environment
-from paceline.errors import ConfigError, ModelError
+from paceline.errors import ModelError
 from paceline.platforms import cpu, detect
 from paceline.platforms.plan import LaunchPlan
 
@@ -64,18 +64,16 @@ def test_cuda_keeps_the_defaults_of_vllm() -> None:
     assert plan.preload == ()
 
 
-def test_draft_model_needs_its_model() -> None:
-    with pytest.raises(ConfigError, match="draft_model"):
-        make_plan(config.Speculation(method="draft_model"), platform="cpu")
+def test_a_drafter_is_found_or_refused() -> None:
     with pytest.raises(ModelError, match="no such folder"):
-        make_plan(config.Speculation(method="draft_model", draft_model="nothing"), platform="cpu")
-    plan = make_plan(config.Speculation(method="draft_model", draft_model="o/d"), platform="cpu")
+        make_plan(config.Speculation(method="draft_model", drafter="nothing"), platform="cpu")
+    plan = make_plan(config.Speculation(method="draft_model", drafter="o/d"), platform="cpu")
     assert json.loads(option(plan, "--speculative-config") or "")["model"] == "o/d"
 
 
 def test_the_hub_is_asked_only_for_what_is_not_here(tmp_path: Path) -> None:
-    draft = config.Speculation(method="draft_model", draft_model="o/d")
-    local_draft = config.Speculation(method="draft_model", draft_model=str(tmp_path))
+    draft = config.Speculation(method="draft_model", drafter="o/d")
+    local_draft = config.Speculation(method="draft_model", drafter=str(tmp_path))
     assert "HF_HUB_OFFLINE" not in make_plan(platform="cpu").env
     assert "HF_HUB_OFFLINE" not in make_plan(draft, model=str(tmp_path), platform="cpu").env
     assert make_plan(local_draft, model=str(tmp_path), platform="cpu").env["HF_HUB_OFFLINE"] == "1"

@@ -1,0 +1,1 @@
+"""Which drafter, and how many tokens ahead: profiles, what fits together, and what it brings."""
