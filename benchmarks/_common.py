@@ -59,12 +59,14 @@ class Report:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        command = shlex.join(["python", "-m", f"benchmarks.{name}", *sys.argv[1:]])
+        module = Path(sys.argv[0]).stem
+        command = shlex.join(["python", "-m", f"benchmarks.{module}", *sys.argv[1:]])
         self.values: dict[str, Any] = {"command": command, "machine": machine()}
         self._console = Console(width=115)
         facts = self.values["machine"]
         print(f"$ {command}")
-        print(f"{facts['date']}, {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB, {facts['system']}")
+        print(f"{facts['date']}, {facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB")
+        print(facts["system"])
         packages = ", ".join(f"{package} {number}" for package, number in facts["versions"].items())
         print(f"Python {facts['python']}, {packages}; load average {facts['load_average']}\n", flush=True)
 
@@ -89,6 +91,18 @@ class Report:
         path = RESULTS / f"{self._name}.json"
         path.write_text(json.dumps(self.values, indent=2) + "\n")
         print(f"load average at the end {self.values['load_average_at_end']}; {path.relative_to(ROOT)}")
+
+
+def real_engine(model: str, **more: Any) -> dict[str, Any]:
+    """Settings of a CPU engine that Paceline starts, by the Python of $PACELINE_TEST_ENGINE_PYTHON, else by the
+    installed one."""
+    python = os.environ.get("PACELINE_TEST_ENGINE_PYTHON", "")
+    return {"model": model, "platform": "cpu", "python": python, "max_model_len": 4096, "kv_cache_gib": 1, **more}
+
+
+def real_model() -> str:
+    """The folder of $PACELINE_TEST_MODEL, else the small model that `make model` fetches."""
+    return os.environ.get("PACELINE_TEST_MODEL", "qwen2.5-coder-0.5b")
 
 
 def shown(value: object) -> str:
@@ -148,12 +162,21 @@ class Served:
         times = self.process.cpu_times()
         return float(times.user + times.system)
 
+    def engine_urls(self) -> list[str]:
+        """Addresses of the engines that it has started, found by their command lines."""
+        commands = [child.cmdline() for child in self.process.children(recursive=True)]
+        ports = dict.fromkeys(line[line.index("--port") + 1] for line in commands if "--port" in line)
+        return [f"http://127.0.0.1:{port}" for port in ports]
+
 
 @contextmanager
 def serve(name: str, settings: dict[str, Any]) -> Iterator[Served]:
     """Run `paceline serve` on a fresh ledger; its log goes to build/benchmarks/NAME.log."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="paceline-bench-") as scratch, (RESULTS / f"{name}.log").open("wb") as log:
+    with (
+        tempfile.TemporaryDirectory(prefix="paceline-bench-") as scratch,
+        (RESULTS / f"{name}.log").open("wb") as log,
+    ):
         folder = Path(scratch)
         values = {
             "server": {"listen": "127.0.0.1:0", "metrics_listen": ""},

@@ -1,8 +1,8 @@
 """What a step costs beyond the engine: the same continuation straight to an emulated engine and through a runtime.
 
-The emulated engine waits instead of computing, so what differs between the two is the runtime: gRPC, the ledger, the
-transcript, tokenizing, parsing. Requests alternate within one run. `warm`: the context is in the runtime's memory.
-`database`: another context has pushed it out, so that it is read from the ledger again.
+The emulated engine waits instead of computing, so what differs between the two is the runtime: gRPC, the ledger,
+the transcript, tokenizing, parsing. Requests alternate within one run. `warm`: the context is in the runtime's
+memory. `database`: another context has pushed it out, so that it is read from the ledger again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paceline.transcript.chat import ChatModel, load
 from paceline.transcript.context import Context
 from paceline.workflow.model import Message, Role
 from paceline_agents.aio import AsyncClient
-from paceline_agents.types import Finished, Message as ClientMessage, TextDelta
+from paceline_agents.types import Finished, TextDelta
 
 NEW_BYTES = 2000
 OUTPUT_TOKENS = 32
@@ -87,14 +87,19 @@ class Bench:
         """One continuation straight to the engine, its ids made before the clock starts."""
         rendered = await self._render(next(self._news), first=False)
         prompt = base.context.extend(rendered)
-        request = _direct.body(prompt.prompt_json(), prompt.tokens, max_tokens, "direct", self._chat.stop_token_ids)
+        request = _direct.body(
+            prompt.prompt_json(), prompt.tokens, max_tokens, "direct", self._chat.stop_token_ids
+        )
         return await _direct.stream(self._session, self._url, request)
 
     async def through(self, client: AsyncClient, base: Base, max_tokens: int = OUTPUT_TOKENS) -> Times:
         """One continuation through the runtime."""
-        news = [ClientMessage(Role.USER, next(self._news))]  # type: ignore[arg-type] # the same words
         stream = client.step(
-            base.workflow_id, news, parent_step_id=base.step_id, max_output_tokens=max_tokens, temperature=0.0
+            base.workflow_id,
+            next(self._news),
+            parent_step_id=base.step_id,
+            max_output_tokens=max_tokens,
+            temperature=0.0,
         )
         times = Times()
         async for event in stream:
@@ -209,14 +214,18 @@ async def measure(report: Report, options: argparse.Namespace) -> None:
                     for case in cases:
                         await case.run(bench, options.pairs)
         rows = [case.row() for case in sorted(cases, key=lambda case: (case.size != "1k", case.state != "warm"))]
-        report.table("rows", f"added by the runtime, ms; {NEW_BYTES} B of new text, {OUTPUT_TOKENS} tokens out", rows)
+        report.table(
+            "rows", f"added by the runtime, ms; {NEW_BYTES} B of new text, {OUTPUT_TOKENS} tokens out", rows
+        )
 
 
 def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--model", default="emulated", help="folder with tokenizer.json; the built-in tokenizer makes a token of a byte"
+        "--model",
+        default="emulated",
+        help="folder with tokenizer.json; the built-in tokenizer makes a token of a byte",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=20, help="pairs per case and round")

@@ -2,8 +2,8 @@
 
 The emulated engine makes one token for every request at each tick of 50 ms, as a batching engine does. One more
 stream, always straight to the engine, marks the ticks. A token's delay is its arrival minus that of the same tick
-there; what the runtime adds is the delay through it minus the delay of as many streams straight to the engine. Passes
-alternate within one run.
+there; what the runtime adds is the delay through it minus the delay of as many streams straight to the engine.
+Passes alternate within one run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import time
 from bisect import bisect_right
 from collections import Counter
@@ -72,7 +71,9 @@ def delays(ticks: Arrivals, arrivals: Arrivals) -> list[float]:
 class Bench:
     """Passes of one kind each."""
 
-    def __init__(self, url: str, chat: ChatModel, session: aiohttp.ClientSession, streams: int, tokens: int) -> None:
+    def __init__(
+        self, url: str, chat: ChatModel, session: aiohttp.ClientSession, streams: int, tokens: int
+    ) -> None:
         self._url, self._chat, self._session = url, chat, session
         self._streams, self._tokens = streams, tokens
 
@@ -86,8 +87,7 @@ class Bench:
         ticks: Arrivals = []
         marks = await self.request(self._tokens + round(3 * RAMP_SECONDS / TICK), "ticks")
         marking = asyncio.create_task(straight(self._session, self._url, marks, ticks))
-        while not ticks:
-            await asyncio.sleep(TICK)
+        await asyncio.sleep(10 * TICK)
         arrivals: list[Arrivals] = [[] for _ in range(self._streams)]
         async with asyncio.TaskGroup() as group:
             for one in arrivals:
