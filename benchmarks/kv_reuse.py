@@ -97,7 +97,7 @@ class Bench:
             answer = await stream.result()
             usage = answer.usage
             cached, prompt = usage.cached_prompt or 0, (usage.uncached_prompt or 0) + (usage.cached_prompt or 0)
-            yield Turn("paceline", number, prompt, cached, usage.output or 0, answer.timings.first_token or first)
+            yield Turn("paceline", number, prompt, cached, usage.output or 0, first)
             messages = [
                 t.Message(t.Role.TOOL, result, tool_call_id=call.tool_call_id) for call in answer.tool_calls
             ] or [t.Message(t.Role.USER, result)]

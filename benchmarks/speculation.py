@@ -1,8 +1,8 @@
 """Speculation on and off on a real engine: code edits, the same requests to both engines in turn within one run.
 
-`ngram` drafts from the prompt, so it pays where the answer repeats what was given, as an edited file does. `--pair`
-measures the 1.5B model with the 0.5B one as its draft instead. Speed is that of generating: output tokens after the
-first, per second.
+`ngram` drafts from the prompt, so it pays where the answer repeats what was given, as an edited file does.
+`--pair` measures the 1.5B model with the 0.5B one as its draft instead. Speed is that of generating: output tokens
+after the first, per second.
 """
 
 from __future__ import annotations
