@@ -80,8 +80,8 @@ class Server:
         server = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", "shutdown_grace_seconds": 0.3}
         server.update(self.settings.get("server", {}))
         ledger = {"url": f"sqlite:///{self.ledger}", **self.settings.get("ledger", {})}
-        models = {"m": {"path": "emulated"}, "n": {"path": "emulated"}}
-        rest = {"models": models, "prices": {"m": PRICES, "n": PRICES}}
+        names = {engine["model"] for engine in self.settings.get("engines", {}).values()} or {"m"}
+        rest = {"models": {name: {"path": "emulated"} for name in names}, "prices": dict.fromkeys(names, PRICES)}
         self.config.write_text(to_toml({**rest, **self.settings, "server": server, "ledger": ledger}))
 
     @property
