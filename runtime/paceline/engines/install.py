@@ -140,6 +140,13 @@ def versions(python: Path) -> dict[str, str]:
     return found
 
 
+def has_package(python: Path, name: str) -> bool:
+    """Whether a package can be imported by an engine's Python; nothing is imported."""
+    script = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+    command = [str(python), "-I", "-c", script, name]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603 - our own command
+
+
 def bundled_lock(recipe: Recipe) -> Path | None:
     """The recipe's lock file where it ships and fits this machine."""
     if not recipe.lock or (sys.platform, machine()) != ("linux", "x86_64"):

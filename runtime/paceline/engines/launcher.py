@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 import aiohttp
+import structlog
 
 from paceline import config, platforms
 from paceline.engines import guardian, install, orphans, progress
-from paceline.errors import EngineStartError
+from paceline.errors import ConfigError, EngineStartError, ModelError
+from paceline.speculation import checks
 
 Phase = progress.Phase | Literal["starting", "ready", "restarting", "failed", "stopped"]
 
 POLL_SECONDS = 0.3
 """How often a starting server is asked for its health; vLLM sends no event when it is ready."""
 OLD_LOGS = 4
+SUFFIX_PACKAGE = "arctic_inference"
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +104,11 @@ class LaunchedServer:
         """Start the server and its supervision; does not wait until it is ready.
 
         What a Paceline left behind that was killed together with its guardians is ended first.
-        Raises `ConfigError` for an engine that cannot be launched, `EngineStartError` without a venv for it.
+        Raises `ConfigError` for an engine that cannot be launched or a drafter that does not fit, as
+        `paceline spec check` says, `EngineStartError` without a venv for it.
         """
         self._plan()
+        await self._check_speculation()
         await asyncio.to_thread(orphans.kill_ownerless)
         self._set("starting", "starting the process")
         self._task = asyncio.create_task(self._supervise(), name=f"engine {self.name}")
@@ -241,6 +248,28 @@ class LaunchedServer:
         except TimeoutError:
             process.kill()
             return await process.wait()
+
+    async def _check_speculation(self) -> None:
+        """Refuse what does not fit. Models that are not on this machine are left to the engine."""
+        if self._speculation and self._speculation.method == "suffix":
+            await asyncio.to_thread(self._require_suffix_package)
+        arguments = (self._engine, self._speculation, self._model_path)
+        try:
+            warnings = await asyncio.to_thread(checks.check_engine, *arguments)
+        except ModelError as error:
+            log.warning("speculation_not_checked", engine=self.name, reason=error.message)
+            return
+        for item in warnings:
+            log.warning("speculation_doubtful", engine=self.name, rule=item.rule, detail=item.statement)
+
+    def _require_suffix_package(self) -> None:
+        python = install.engine_python(self._engine.platform, self._engine.python)
+        if not install.has_package(python, SUFFIX_PACKAGE):
+            raise ConfigError(
+                f"speculation: method suffix needs the package {SUFFIX_PACKAGE} beside {python}; install "
+                "arctic-inference there (its build needs a C++ compiler), or take method ngram",
+                field="method",
+            )
 
     def _plan(self) -> platforms.LaunchPlan:
         python = install.engine_python(self._engine.platform, self._engine.python)

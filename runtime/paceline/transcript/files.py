@@ -17,17 +17,20 @@ CHAT_TEMPLATE = "chat_template.jinja"
 GENERATION_CONFIG = "generation_config.json"
 
 
-def model_folder(path_or_hub_id: str) -> Path:
-    """Return a local folder with the model's tokenizer files; from the hub only these are fetched.
+def model_folder(path_or_hub_id: str, *, also: tuple[str, ...] = (), offline: bool = False) -> Path:
+    """Return a local folder with the model's tokenizer files; from the hub only these and `also` are fetched.
 
-    Raises `ModelError` when there is no such folder and the hub does not give it either.
+    `offline`: what was fetched from the hub before has to do. Raises `ModelError` when there is no such folder and
+    the hub does not give it either.
     """
     folder = Path(path_or_hub_id).expanduser()
     if folder.is_dir():
         return folder
     try:
-        wanted = [TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE, GENERATION_CONFIG]
-        return Path(huggingface_hub.snapshot_download(path_or_hub_id, allow_patterns=wanted))
+        wanted = [TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE, GENERATION_CONFIG, *also]
+        return Path(
+            huggingface_hub.snapshot_download(path_or_hub_id, allow_patterns=wanted, local_files_only=offline)
+        )
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise ModelError(
             f"model {path_or_hub_id!r}: no such folder, and the hub did not give it ({type(error).__name__}); "

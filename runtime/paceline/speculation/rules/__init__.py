@@ -1,0 +1,1 @@
+"""The rules of `paceline spec check`, by what they look at."""

@@ -1,0 +1,180 @@
+"""Does the method fit the target, K, the platform and the way steps sample?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from paceline.speculation.finding import Finding, Subject, ok, refused, warning
+from paceline.speculation.profiles import unsupported
+
+LOOKUP_METHODS = ("ngram", "suffix")
+DEFAULT_TREE_DEPTH = 24
+NEURON_TARGETS = ("LlamaForCausalLM", "GptOssForCausalLM", "Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration")
+"""Models whose names appear in the Neuron plugin's registry, as read in 2026."""
+
+
+def platform(subject: Subject) -> Iterator[Finding]:
+    """The platform runs the method at all."""
+    method = subject.profile.method
+    if not subject.platform or method == "none":
+        return
+    if reason := unsupported(subject.profile, subject.platform):
+        yield refused("platform.method", reason, "take one of these methods, or another platform")
+    elif method == "dflash" and subject.platform == "cpu":
+        yield warning(
+            "platform.method",
+            "vLLM has code for dflash on CPUs, which nobody here has run",
+            "try it with a handful of steps first",
+        )
+    else:
+        yield ok("platform.method", f"{subject.platform} runs {method}")
+
+
+def runner(subject: Subject) -> Iterator[Finding]:
+    """On GPUs vLLM falls back to its older model runner for what the newer one lacks."""
+    profile = subject.profile
+    old = (
+        "suffix"
+        if profile.method == "suffix"
+        else "a mapped vocabulary"
+        if profile.use_heterogeneous_vocab
+        else ""
+    )
+    if old and subject.platform == "cuda":
+        yield warning(
+            "platform.runner",
+            f"{old} runs in vLLM's older model runner (V1) only, which then serves everything",
+            "compare with no speculation in the newer runner, not in the older one",
+        )
+    if profile.use_heterogeneous_vocab:
+        yield ok("platform.vllm", "a mapped vocabulary needs vLLM 0.29 and drafts greedily")
+
+
+def neuron(subject: Subject) -> Iterator[Finding]:
+    """What vLLM's Neuron plugin adds."""
+    method, drafter = subject.profile.method, subject.drafter
+    if subject.platform != "neuron" or drafter is None or method not in ("eagle3", "dflash"):
+        return
+    layers = drafter.text.get("num_hidden_layers")
+    if method == "eagle3" and layers not in (None, 1):
+        yield refused(
+            "neuron.head", f"the head has {layers} layers; the plugin takes one", "take a head with one layer"
+        )
+    if method == "dflash":
+        yield warning(
+            "neuron.caching",
+            "dflash needs prefix caching off: nothing is reused from turn to turn",
+            "for agents take eagle3 with prefix caching, or no speculation",
+        )
+    unknown = [name for name in subject.target.architectures if name not in NEURON_TARGETS]
+    if unknown:
+        yield warning(
+            "neuron.target",
+            f"{unknown[0]} is not among the models read in the plugin's sources",
+            "look at the plugin's list of models for your version",
+        )
+    yield ok("neuron.k", f"K = {subject.profile.num_speculative_tokens} is compiled in; another K compiles anew")
+
+
+def hybrid(subject: Subject) -> Iterator[Finding]:
+    """Lookup mangles tool calls of models with linear attention or Mamba (vLLM issues 39273, 40875, 56077)."""
+    method = subject.profile.method
+    if not subject.target.hybrid:
+        yield ok("target.attention", "the target has attention layers only")
+    elif method in LOOKUP_METHODS:
+        yield refused(
+            "target.attention",
+            f"the target has linear-attention or Mamba layers: with {method} vLLM returns mangled tool calls",
+            "take mtp or eagle3 for this target, or no speculation",
+        )
+    else:
+        yield warning(
+            "target.attention",
+            "the target has linear-attention or Mamba layers, with which speculation has changed answers",
+            "compare greedy answers with and without speculation before use",
+        )
+
+
+def draft_length(subject: Subject) -> Iterator[Finding]:
+    """K is one that the method can draft."""
+    method, k = subject.profile.method, subject.profile.num_speculative_tokens
+    if method == "mtp":
+        yield from _predicted(subject, k)
+    elif method == "dflash":
+        yield from _block(subject, k)
+    elif method == "suffix":
+        depth = subject.profile.suffix_decoding_max_tree_depth or DEFAULT_TREE_DEPTH
+        if k >= depth:
+            yield warning(
+                "k",
+                f"K = {k} cannot be reached: match and draft together have at most {depth} tokens",
+                "lower K, or raise `suffix_decoding_max_tree_depth`",
+            )
+    if subject.context is not None and k >= subject.context:
+        yield refused("k", f"K = {k} does not fit into {subject.context} tokens of context", "lower K")
+
+
+def _predicted(subject: Subject, k: int) -> Iterator[Finding]:
+    predicted = (subject.drafter or subject.target).predicted_tokens
+    if predicted is None:
+        yield refused(
+            "k", "config.json names no multi-token-prediction layers", "take a target that was trained with them"
+        )
+    elif k > predicted and k % predicted:
+        yield refused(
+            "k",
+            f"K = {k} is no multiple of the {predicted} tokens that the model predicts: vLLM does not start",
+            f"set `num_speculative_tokens` to {k - k % predicted} or {k - k % predicted + predicted}",
+        )
+    elif k > predicted:
+        yield warning(
+            "k",
+            f"K = {k} runs layers again that were trained to predict {predicted}",
+            f"measure against K = {predicted}",
+        )
+    else:
+        yield ok("k", f"K = {k}, the model predicts {predicted}")
+
+
+def _block(subject: Subject, k: int) -> Iterator[Finding]:
+    block = subject.drafter.text.get("block_size") if subject.drafter else None
+    if not isinstance(block, int):
+        yield warning("k", "the drafter's config.json names no block_size", "take K from its model card")
+    elif k != block - 1:
+        level = refused if subject.platform == "neuron" or k >= block else warning
+        yield level(
+            "k",
+            f"K = {k}, but the drafter drafts blocks of {block}",
+            f"set `num_speculative_tokens = {block - 1}`",
+        )
+    else:
+        yield ok("k", f"K = {k} for blocks of {block}")
+
+
+def caching(subject: Subject) -> Iterator[Finding]:
+    """Known trouble of a method with the prefix cache, which Paceline lives on."""
+    if subject.profile.method == "dflash" and subject.platform != "neuron":
+        yield warning(
+            "prefix_caching",
+            "with cached prefixes dflash was seen to accept less the longer the context (vLLM 47930)",
+            "watch the acceptance of long steps; send them to a plain pool",
+        )
+    if subject.profile.method == "mtp":
+        yield warning(
+            "prefix_caching",
+            "mtp with prefix caching was seen to lower the accuracy of one model (vLLM 43559)",
+            "compare greedy answers with and without speculation before use",
+        )
+
+
+def sampling(subject: Subject) -> Iterator[Finding]:
+    """While an engine speculates, vLLM refuses every request with min_p or logit_bias."""
+    min_p = subject.target.generation.get("min_p")
+    if min_p:
+        yield refused(
+            "sampling",
+            f"the target's generation_config.json sets min_p = {min_p}: vLLM refuses every request that has it",
+            "remove min_p there, or add `--generation-config vllm` to the engine's `extra_args`",
+        )
+    else:
+        yield ok("sampling", "steps send neither min_p nor logit_bias, which vLLM refuses while it speculates")
