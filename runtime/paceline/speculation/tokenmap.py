@@ -19,7 +19,7 @@ PROBES = (
     "def moving_average(values: list[float], window: int = 16) -> list[float]:\n    return values[:window]\n",
     "if (isValid && !this.cache.has(key)) {\n\t\treturn `${user.id}:${count++}`;\n\t}\n}\n",
     "1234567890 3.14159 0x1F 2026-11-30 12:34:56 10_000",
-    "It's the caller's job; they'd say WE'LL see. He said: \"no\" \u2014 and left\u2026",
+    "It's the caller's job; they'd ask O'Reilly, who WON'T. He said: \"no\" \u2014 and left\u2026",
     "\n\n  \t \r\n   indented\n\n\n\u00a0end ",
     "na\u00efve \u00c5ngstr\u00f6m e\u0301 \ufb01 \u4f60\u597d \u041f\u0440\u0438 \U0001f680\u200d\U0001f4bb",
     '<tool_call>\n{"name": "edit", "arguments": {"path": "src/a_b.py"}}\n</tool_call>',
