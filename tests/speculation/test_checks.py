@@ -247,6 +247,17 @@ WRONG: list[tuple[Change, dict[str, Any], str, str]] = [
     (few_common, MAPPED, "tokenizer.common_vocabulary", "warning"),
     (no_stand_in, MAPPED, "tokenizer.common_vocabulary", "refused"),
     (permuted, {**MAPPED, "platform": "cuda"}, "platform.runner", "warning"),
+    (nothing, {**SUFFIX, "platform": "cuda"}, "platform.runner", "warning"),
+    (head_for_target, {"method": "eagle3", "platform": "neuron"}, "neuron.target", "warning"),
+    (
+        block_head,
+        {"method": "dflash", "num_speculative_tokens": 7, "platform": "neuron"},
+        "neuron.caching",
+        "warning",
+    ),
+    (block_head, {"method": "dflash", "num_speculative_tokens": 7}, "platform.method", "warning"),
+    (block_head, {"method": "dflash", "num_speculative_tokens": 7}, "prefix_caching", "warning"),
+    (predicts_three, {**MTP, "num_speculative_tokens": 3}, "prefix_caching", "warning"),
 ]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +124,16 @@ def test_the_other_lookup_length_gives_way() -> None:
     assert config.Speculation(method="ngram", prompt_lookup_max=1).lookup == (1, 1)
     assert config.Speculation(method="ngram", prompt_lookup_min=8).lookup == (8, 8)
     assert config.Speculation(method="ngram", prompt_lookup_min=8, prompt_lookup_max=9).lookup == (8, 9)
+
+
+@pytest.mark.engine
+def test_vllm_knows_every_key() -> None:
+    used = sorted({key for _, values in GOLDEN.values() for key in values})
+    script = (
+        "import dataclasses, sys\n"
+        "from vllm.config.speculative import SpeculativeConfig\n"
+        "print(sorted(set(sys.argv[1:]) - {field.name for field in dataclasses.fields(SpeculativeConfig)}))"
+    )
+    command = [os.environ["PACELINE_TEST_ENGINE_PYTHON"], "-c", script, *used]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
