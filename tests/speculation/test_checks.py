@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.speculation.models import PADDED_SIZE, Change, Model, findings, notable
+from tests.speculation.models import PADDED_SIZE, Change, Model, findings, model, notable
+
+from paceline import config
+from paceline.speculation import checks
 
 MAPPED: dict[str, Any] = {"use_heterogeneous_vocab": True}
 NGRAM = {"method": "ngram", "drafter": None}
@@ -98,10 +101,10 @@ def more_embedding_rows(_target: Model, drafter: Model) -> None:
 
 
 def fewer_rows_than_ids(target: Model, drafter: Model) -> None:
-    for model in (target, drafter):
-        model.config["vocab_size"] = 100
+    for each in (target, drafter):
+        each.config["vocab_size"] = 100
         for name in ("model.embed_tokens.weight", "lm_head.weight"):
-            model.tensors[name][0] = 100
+            each.tensors[name][0] = 100
 
 
 def other_vocab_size(_target: Model, drafter: Model) -> None:
@@ -309,3 +312,11 @@ def test_every_finding_that_is_not_ok_has_a_remedy(tmp_path: Path) -> None:
     for number, (change, profile, _, _) in enumerate(WRONG):
         found = findings(tmp_path / str(number), change, **profile)
         assert [item for item in found if item.level != "ok" and not item.remedy] == []
+
+
+def test_a_drafter_that_is_the_target_is_refused_by_any_name(tmp_path: Path) -> None:
+    folder = model(64, 4).write(tmp_path / "target")
+    (tmp_path / "link").symlink_to(folder)
+    profile = config.Speculation(method="draft_model", drafter=str(tmp_path / "link"))
+    found = checks.check(checks.open_subject(profile, str(folder), offline=True))
+    assert notable(found) == {"pair.size": "refused"}
