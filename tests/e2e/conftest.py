@@ -46,6 +46,10 @@ class Emulator:
         """Let the next request run into a fault."""
         await self._post("faults", [fault])
 
+    async def no_faults(self) -> None:
+        """Forget the faults that no request has run into."""
+        await self._post("faults", [])
+
     async def counts(self) -> list[dict[str, Any]]:
         """What its ended requests used, as far as it knows; probes left out."""
         async with aiohttp.ClientSession() as session, session.get(f"{self.url}/emulator/counts") as reply:
