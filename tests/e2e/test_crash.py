@@ -14,6 +14,7 @@ from tests.e2e.calls import read, request, stub
 from tests.e2e.servers import LAUNCHED, MOMENTS, PACED, Crash, Server, check_books, free_port, installed, until
 
 from paceline.errors import ShuttingDown
+from paceline.v1.step_service_pb2 import StepPhase
 from paceline_agents import types as t
 from paceline_agents.aio import AsyncClient
 
@@ -139,3 +140,27 @@ async def test_a_client_goes_on_by_itself_after_a_crash(tmp_path: Path, emulator
         assert "".join(heard) == answer.text  # no gap, no repeat
         assert [row["number"] for row in one.sql("select number from attempts order by number")] == [1, 2]
         check_books(one.sql)
+
+
+async def test_an_engine_that_is_killed_comes_back(server: Server) -> None:
+    server.start()
+    async with AsyncClient(server.target) as client, stub(server.target) as steps:
+        workflow = await client.create_workflow(model="n")
+        await workflow.step("before", max_output_tokens=4)
+        seen: list[Any] = []
+        step = asyncio.create_task(
+            read(steps.RunStep(request(workflow.workflow_id, request_id="request-one")), seen)
+        )
+        while not any(one.HasField("text_delta") for one in seen):
+            await asyncio.sleep(0.01)
+        (engine,) = [one for one in server.processes() if "paceline.emulator" in one.cmdline()[1:3]]
+        engine.kill()
+        lost = await step
+        assert lost.verdict == ("UNAVAILABLE", "ENGINE_LOST")
+        again = await read(steps.RunStep(request(workflow.workflow_id, request_id="request-one", tokens=0)))
+    assert again.code.name == "OK"
+    assert StepPhase.STEP_PHASE_ENGINE_STARTING in again.phases
+    assert again.responses[-1].finished.usage.cached_prompt_token_count == 0  # a new server
+    assert server.stop() == 0
+    check_books(server.sql)
+    assert server.processes() == []
