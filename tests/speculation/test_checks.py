@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.speculation.models import PADDED_SIZE, Change, Model, findings, model, notable
+from tests.speculation.models import PADDED_SIZE, Change, Model, findings, model, notable, pair
 
 from paceline import config
 from paceline.speculation import checks
@@ -90,6 +90,10 @@ def same_cut_written_otherwise(_target: Model, drafter: Model) -> None:
 
 def no_tokenizer(_target: Model, drafter: Model) -> None:
     drafter.tokenizer = {}
+
+
+def no_configuration(target: Model, drafter: Model) -> None:
+    target.config, drafter.config = {}, {}
 
 
 def other_template(_target: Model, drafter: Model) -> None:
@@ -244,6 +248,9 @@ WRONG: list[tuple[Change, dict[str, Any], str, str]] = [
     (predicts_three, {**MTP, "num_speculative_tokens": 4}, "k", "refused"),
     (predicts_three, {**MTP, "num_speculative_tokens": 6}, "k", "warning"),
     (nothing, MTP, "k", "refused"),
+    (no_configuration, MTP, "k", "warning"),
+    (no_configuration, {}, "config.vocab_size", "warning"),
+    (no_configuration, {}, "drafter.kind", "warning"),
     (nothing, {**SUFFIX, "num_speculative_tokens": 24}, "k", "warning"),
     (min_p, NGRAM, "sampling", "refused"),
     (nothing, MAPPED, "tokenizer.common_vocabulary", "warning"),
@@ -320,3 +327,18 @@ def test_a_drafter_that_is_the_target_is_refused_by_any_name(tmp_path: Path) -> 
     profile = config.Speculation(method="draft_model", drafter=str(tmp_path / "link"))
     found = checks.check(checks.open_subject(profile, str(folder), offline=True))
     assert notable(found) == {"pair.size": "refused"}
+
+
+def test_a_file_that_a_cache_lacks_is_no_reason_to_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM does not fetch the tokenizer of a drafter, so that file is usually not there."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    ours, theirs = pair()
+    for name, files in [("target", ours), ("drafter", theirs)]:
+        reference = tmp_path / f"models--o--{name}" / "refs" / "main"
+        reference.parent.mkdir(parents=True)
+        reference.write_text("0" * 40)
+        folder = files.write(tmp_path / f"models--o--{name}" / "snapshots" / ("0" * 40))
+    (folder / "tokenizer.json").unlink()
+    profile = config.Speculation(method="draft_model", drafter="o/drafter")
+    found = checks.check_engine(config.Engine(model="m", platform="cpu"), profile, "o/target")
+    assert notable(found) == {"tokenizer.files": "warning"}

@@ -26,10 +26,12 @@ FAMILY_ENDINGS = ("_text", "_moe", "_vl")
 class ModelFiles:
     """One model's folder. Every property raises `ModelError` for a file that is there and unreadable."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, *, partial: bool = False) -> None:
         self.name = name
         """As the caller named it."""
         self.folder = folder
+        self.partial = partial
+        """The folder is a cache, so a file that is missing here may exist."""
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -145,7 +147,8 @@ def open_model(path_or_hub_id: str, *, offline: bool) -> ModelFiles:
 
     Raises `ModelError` where there is none.
     """
-    return ModelFiles(path_or_hub_id, files.model_folder(path_or_hub_id, also=(CONFIG,), offline=offline))
+    folder = files.model_folder(path_or_hub_id, also=(CONFIG,), offline=offline)
+    return ModelFiles(path_or_hub_id, folder, partial=offline and not Path(path_or_hub_id).expanduser().is_dir())
 
 
 def _number(value: Any) -> int | None:

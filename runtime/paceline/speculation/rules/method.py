@@ -115,8 +115,11 @@ def draft_length(subject: Subject) -> Iterator[Finding]:
 
 
 def _predicted(subject: Subject, k: int) -> Iterator[Finding]:
-    predicted = (subject.drafter or subject.target).predicted_tokens
-    if predicted is None:
+    source = subject.drafter or subject.target
+    predicted = source.predicted_tokens
+    if not source.config:
+        yield warning("k", f"{source.name} has no config.json here, so K was not checked", "add its config.json")
+    elif predicted is None:
         yield refused(
             "k", "config.json names no multi-token-prediction layers", "take a target that was trained with them"
         )

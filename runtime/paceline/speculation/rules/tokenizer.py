@@ -23,11 +23,7 @@ def token_maps(subject: Subject, drafter: ModelFiles) -> Iterator[Finding]:
         return
     ours, theirs = subject.target.tokens, drafter.tokens
     if ours is None or theirs is None:
-        yield refused(
-            "tokenizer.files",
-            f"{subject.target.name if ours is None else drafter.name} has no tokenizer.json to compare",
-            "add the model's tokenizer.json; without it nothing says that the ids mean the same",
-        )
+        yield _not_comparable(subject.target if ours is None else drafter)
         return
     added = ours.added.keys() | theirs.added.keys()
     plain = [item for item in conflicts(ours.tokens, theirs.tokens) if item.token_id not in added]
@@ -35,6 +31,20 @@ def token_maps(subject: Subject, drafter: ModelFiles) -> Iterator[Finding]:
     yield from _added(subject, ours, theirs, added)
     if not plain:
         yield from _encoding(ours, theirs)
+
+
+def _not_comparable(model: ModelFiles) -> Finding:
+    if model.partial:
+        return warning(
+            "tokenizer.files",
+            f"the tokenizer.json of {model.name} is not on this machine, so nothing was compared",
+            "run `paceline spec check` for the pair once, which fetches it",
+        )
+    return refused(
+        "tokenizer.files",
+        f"{model.name} has no tokenizer.json to compare",
+        "add the model's tokenizer.json; without it nothing says that the ids mean the same",
+    )
 
 
 def _vocabulary(ours: TokenMap, theirs: TokenMap, added: set[int], plain: list[Difference]) -> Iterator[Finding]:
