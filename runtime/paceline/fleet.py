@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from paceline import background, config
+from paceline import background, config, platforms
 from paceline.engines.base import EngineInfo
 from paceline.engines.launcher import LaunchedServer, ServerState
 from paceline.engines.monitor import Monitor
@@ -54,6 +54,7 @@ class Fleet:
         profile = self._settings.speculation.get(engine.speculation)
         drafts = profile.num_speculative_tokens if profile and profile.method != "none" else 0
         replica = Replica(load, adapter, engine.instance_type, engine.speculation, drafts)
+        replica.greedy_only = platforms.greedy_only(engine, profile)
         self._replicas.add(replica)
 
         def probed(phase: ReplicaPhase, detail: str, info: EngineInfo | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -217,9 +218,10 @@ async def test_nobody_listening_is_an_error_with_the_code() -> None:
 
 
 async def test_closing_an_async_stream_lets_go_of_the_step(served: Served) -> None:
-    gone = asyncio.Event()
+    begun, gone = asyncio.Event(), asyncio.Event()
 
     async def hang() -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -230,6 +232,7 @@ async def test_closing_an_async_stream_lets_go_of_the_step(served: Served) -> No
         async for event in stream:
             if isinstance(event, TextDelta):
                 break
+        await begun.wait()
         await stream.close()
         await gone.wait()
 
@@ -237,9 +240,10 @@ async def test_closing_an_async_stream_lets_go_of_the_step(served: Served) -> No
 
 
 async def test_closing_a_sync_stream_lets_go_of_the_step(served: Served) -> None:
-    gone = asyncio.Event()
+    begun, gone = threading.Event(), asyncio.Event()
 
     async def hang() -> None:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -250,6 +254,7 @@ async def test_closing_a_sync_stream_lets_go_of_the_step(served: Served) -> None
     def read_a_little() -> None:
         with Client(served.target) as client, client.step("workflow-1", "hi") as stream:
             assert isinstance(next(iter(stream)), Started)
+            assert begun.wait(30)
 
     await asyncio.to_thread(read_a_little)
     await gone.wait()

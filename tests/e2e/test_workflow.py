@@ -6,6 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from paceline import config, platforms
+from paceline.errors import EngineRefused
 from paceline.transcript.builtin import TURN_END as TURN_END_TEXT
 from paceline.transcript.builtin import builtin_tokenizer
 from paceline.transcript.context import pack, unpack
@@ -157,3 +161,28 @@ async def test_many_workflows_at_once_are_all_right(emulator: Callable[..., Any]
     assert {row["n"] for row in homes} == {1}
     assert all(later.usage.cached_prompt > 0 for answer in answers for later in answer[1:])
     assert all(answer.replica in {"e0", "e1"} for turns in answers for answer in turns)
+
+
+def test_only_a_cpu_engine_that_speculates_must_not_sample() -> None:
+    def reason(platform: str, method: str) -> str:
+        engine = config.Engine.model_validate({"model": "m", "platform": platform})
+        return platforms.greedy_only(engine, config.Speculation.model_validate({"method": method}))
+
+    assert reason("cpu", "ngram")
+    assert not any(reason(*pair) for pair in (("cpu", "none"), ("cuda", "ngram"), ("emulated", "ngram")))
+
+
+async def test_a_replica_that_must_not_sample_refuses_it(
+    emulator: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    engine = emulator("--time-scale=0")
+    async with run(engine.url) as paceline:
+        paceline.runtime.replicas.all()[0].greedy_only = "this engine samples wrongly"
+        workflow = await paceline.client.create_workflow()
+        for sampled in ({"temperature": 0.5}, {}):
+            with pytest.raises(EngineRefused, match="samples wrongly"):
+                await workflow.step("hello", **sampled)
+        answer = await workflow.step("hello", temperature=0.0)
+        rows = paceline.sql("select state from steps")
+    assert answer.text
+    assert rows == [{"state": "finished"}]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from paceline.errors import EngineRefused
 from paceline_agents.repair.edits import EditError, fingerprint
 from paceline_agents.repair.plan import Planner, Tried
 from paceline_agents.repair.subject import Diagnosis, Subject, Verdict
@@ -44,7 +45,7 @@ async def repair(subject: Subject, ask: Ask, *, turns: int, on_turn: OnTurn = la
     """Repair a program in at most `turns` questions.
 
     The first version that passes the tests that may be shown ends the repair; all tests then judge it, once.
-    Errors of `ask` pass through.
+    Errors of `ask` pass through, but a refused sampled turn ends the repair.
     """
     planner = Planner(subject.source, subject.function, await subject.diagnose(subject.source))
     history: list[Tried] = []
@@ -52,7 +53,12 @@ async def repair(subject: Subject, ask: Ask, *, turns: int, on_turn: OnTurn = la
     seen = {fingerprint(subject.source)}
     while len(answers) < turns:
         turn = planner.next_turn(history)
-        answer = await ask(turn.prompt, turn.sampling, fresh=turn.fresh)
+        try:
+            answer = await ask(turn.prompt, turn.sampling, fresh=turn.fresh)
+        except EngineRefused:
+            if not turn.sampling.get("temperature"):
+                raise
+            break  # an engine that only takes greedy steps, and all greedy questions have been asked
         answers.append(answer)
         version, what, diagnosis = await _try_out(subject, turn.read, answer.text, seen)
         on_turn(TurnReport(len(answers), answer, what))

@@ -96,6 +96,8 @@ def starter(platform: Platform, model: str) -> config.Settings:
     else:
         engine |= {"platform": platform.value, "speculation": "ngram"}
         values["speculation"] = {"ngram": {"method": "ngram"}}
+    if platform is Platform.CPU:  # it must not sample while it speculates
+        values["models"][name]["sampling_temperature"] = 0.0
     return config.parse(values, "config init")
 
 

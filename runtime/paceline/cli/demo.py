@@ -91,7 +91,7 @@ def _settings(kind: DemoEngine) -> config.Settings:
         {
             "server": {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"},
             "ledger": {"url": f"sqlite:///{_folder() / 'ledger.db'}"},
-            "models": {name: {"path": name}},
+            "models": {name: {"path": name, "sampling_temperature": 0.0}},
             "engines": {"demo": {**options, "max_model_len": 8192, "max_concurrent_steps": 2}},
             "speculation": {"ngram": {"method": "ngram", "num_speculative_tokens": 6}},
             "prices": {name: EXAMPLE_PRICE},

@@ -11,7 +11,12 @@ from paceline.platforms import cpu, cuda, emulated
 from paceline.platforms.plan import LaunchPlan
 from paceline.speculation.profiles import require_supported
 
-__all__ = ["LaunchPlan", "plan"]
+__all__ = ["LaunchPlan", "greedy_only", "plan"]
+
+
+def greedy_only(engine: config.Engine, speculation: config.Speculation | None) -> str:
+    """Why the server of `[engines.NAME]` must not be asked to sample; empty if it may."""
+    return cpu.greedy_only(speculation) if engine.platform == "cpu" else ""
 
 
 def plan(

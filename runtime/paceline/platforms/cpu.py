@@ -33,6 +33,18 @@ def plan(
     return LaunchPlan((*command, *engine.extra_args), env, openmp(python))
 
 
+def greedy_only(speculation: config.Speculation | None) -> str:
+    """Why only greedy steps give sense; empty if sampling works.
+
+    vLLM 0.32's CPU build loses temperature and top-p of a step that drafts: the kernel that spreads them over the
+    drafted tokens (`vllm.utils.cpu_triton_utils`) writes into a converted copy. Sampled steps then return noise,
+    and were seen to disturb greedy ones beside them.
+    """
+    if speculation is None or speculation.method == "none":
+        return ""
+    return "vLLM's CPU build samples wrongly while it speculates"
+
+
 def default_dtype(cpu_features: AbstractSet[str]) -> str:
     """bfloat16 where the CPU computes with it, else float32.
 

@@ -10,6 +10,7 @@ from functools import partial
 from paceline.engines.base import GenerateRequest
 from paceline.errors import (
     ContextTooLong,
+    EngineRefused,
     LedgerUnavailable,
     ModelNotFound,
     PacelineError,
@@ -110,6 +111,7 @@ class Dispatcher:
         bound = workflow.replica
         async with self._replicas.place(workflow.tenant, workflow.model, bound, queue, show) as replica:
             sampling = job.run.command.sampling.over(workflow.sampling).over(job.served.sampling)
+            _check_sampling(replica, sampling)
             limit = replica.info.max_model_len if replica.info else None
             max_tokens = _room(job.prompt, limit, sampling.max_output_tokens)
             attempt = self._new_attempt(job, replica, max_tokens, sampling.stop)
@@ -243,6 +245,15 @@ class Dispatcher:
             stop_token_ids=job.served.chat.stop_token_ids,
             cache_salt=cache_salt(step.tenant),
             session_id=step.workflow_id,
+        )
+
+
+def _check_sampling(replica: Replica, sampling: Sampling) -> None:
+    if replica.greedy_only and sampling.temperature != 0:
+        raise EngineRefused(
+            f"sampling.temperature: {replica.greedy_only}; set it to 0, or use a replica without speculation",
+            field="sampling.temperature",
+            replica=replica.name,
         )
 
 

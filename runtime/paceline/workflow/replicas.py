@@ -26,6 +26,8 @@ class Replica:
     speculation_profile: str = ""
     draft_tokens: int = 0
     """Most tokens that it drafts at once (K)."""
+    greedy_only: str = ""
+    """Why it must not be asked to sample; empty if it may."""
     info: EngineInfo | None = None
     detail: str = ""
     """What a starting engine is doing, or why it is down."""
