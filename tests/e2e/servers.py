@@ -33,6 +33,8 @@ PACED = [
 ]
 """Flags of an emulated engine at about 100 tokens per second."""
 LAUNCHED = {"model": "n", "platform": "emulated", "extra_args": PACED}
+FAST = ("--time-scale=0", "--reply-tokens=16")
+"""Flags of one that takes no time."""
 PATIENCE = 30.0
 """How long anything may take on a busy machine, in seconds."""
 
@@ -268,6 +270,14 @@ def check_books(sql: Callable[..., list[dict[str, Any]]]) -> None:
         "where spent_list_nanos <> billed"
     )
     assert wrong == []
+
+
+def check_idle(paceline: Any) -> None:
+    """Nothing runs, waits or is owed in a runtime of this process."""
+    replicas = paceline.runtime.replicas
+    assert [one.load.running for one in replicas.all()] == [0] * len(replicas.all())
+    assert replicas.queued() == 0
+    check_books(paceline.sql)
 
 
 async def _reach(stream: Any, moment: str, pieces: int) -> None:
