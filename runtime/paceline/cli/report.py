@@ -150,7 +150,7 @@ def _write_table(keys: tuple[str, ...], groups: list[CostSummary], total: CostSu
 
 
 def _table(keys: tuple[str, ...], groups: list[CostSummary], total: CostSummary, *, everything: bool) -> Table:
-    table = Table(show_footer=bool(groups), box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(show_footer=bool(groups), box=SIMPLE_HEAD, pad_edge=False, padding=0)
     for number, key in enumerate(keys):
         table.add_column(key.removeprefix("label:"), footer="total" if number == 0 else "", overflow="fold")
     for name, footer in _cells(total, everything=everything):
