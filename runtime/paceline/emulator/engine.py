@@ -145,7 +145,8 @@ class EmulatedEngine:
             self._work.clear()
             due = time.monotonic()
             while step := self._next_step():
-                due = max(due, time.monotonic()) + self._seconds(step) * self.settings.timing.scale
+                # From the moment the last step was due, so that waking late does not add up over a reply.
+                due = max(due + self._seconds(step) * self.settings.timing.scale, time.monotonic())
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 for request, tokens in step:
                     self._advance(request, tokens)
