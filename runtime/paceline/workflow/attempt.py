@@ -47,7 +47,6 @@ class Attempt:
         self._last: float | None = None
         self._share: AcceleratorShare | None = None
         self._answer: Answer | None = None
-        self._share = AcceleratorShare(replica.time)
 
     async def stream(self, request: GenerateRequest, emit: Emit) -> None:
         """Run to the engine's end. Raises what the engine raises; what came before is kept."""
