@@ -13,6 +13,7 @@ from rich.table import Table
 
 from paceline import config
 from paceline.cli.config import ConfigFile
+from paceline.cli.estimate import estimate
 from paceline.cli.failure import clear_errors
 from paceline.errors import ConfigError
 from paceline.speculation import checks
@@ -23,9 +24,7 @@ app = typer.Typer(help="Choose how an engine drafts tokens.", no_args_is_help=Tr
 COLOURS: dict[Level, str] = {"ok": "green", "warning": "yellow", "refused": "red"}
 
 
-@app.callback()
-def spec() -> None:
-    """Keep `check` a sub-command while it is the only one."""
+app.command()(estimate)
 
 
 @app.command()
