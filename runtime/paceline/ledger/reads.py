@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, bindparam, func, literal, select, tuple_
 
 from paceline.errors import StepNotFound, WorkflowNotFound
+from paceline.ledger.hot import HotStatement
 from paceline.ledger.paging import from_token, to_token
 from paceline.ledger.rows import Preamble, preamble_from_row, step_from_row, workflow_from_row
 from paceline.ledger.tables import attempts, preambles, steps, workflow_labels, workflows
@@ -31,11 +33,14 @@ _BY_REQUEST = STEPS.where(steps.c.tenant == bindparam("tenant"), steps.c.request
 _ONE_WORKFLOW = select(workflows).where(
     workflows.c.tenant == bindparam("tenant"), workflows.c.workflow_id == bindparam("workflow_id")
 )
-_WORKFLOW_OF_NEW = _ONE_WORKFLOW.where(
-    ~select(steps.c.step_id)
-    .where(steps.c.tenant == bindparam("tenant"), steps.c.request_id == bindparam("request_id"))
-    .exists()
+_WORKFLOW_OF_NEW = HotStatement(
+    _ONE_WORKFLOW.where(
+        ~select(steps.c.step_id)
+        .where(steps.c.tenant == bindparam("tenant"), steps.c.request_id == bindparam("request_id"))
+        .exists()
+    )
 )
+_WorkflowRow = namedtuple("_WorkflowRow", [column.name for column in workflows.c])  # type: ignore[misc] # not literal
 
 
 def _chain() -> Select[Any]:
@@ -66,8 +71,8 @@ def get_workflow(connection: Connection, tenant: str, workflow_id: str) -> Workf
 def workflow_for(connection: Connection, tenant: str, workflow_id: str, request_id: str) -> Workflow | None:
     """The workflow of a new request; None without one, or when a step has the request id."""
     key = {"tenant": tenant, "workflow_id": workflow_id, "request_id": request_id}
-    row = connection.execute(_WORKFLOW_OF_NEW, key).one_or_none()
-    return workflow_from_row(row) if row else None
+    row = _WORKFLOW_OF_NEW.run(connection, key).fetchone()
+    return workflow_from_row(_WorkflowRow(*row)) if row else None
 
 
 def find_workflows(connection: Connection, workflow_id: str) -> list[Workflow]:

@@ -115,8 +115,8 @@ def workflow_values(workflow: Workflow, request_hash: str) -> Values:
     }
 
 
-def workflow_from_row(row: Row[Any]) -> Workflow:
-    """The workflow of a row of `workflows`."""
+def workflow_from_row(row: Any) -> Workflow:
+    """The workflow of a row of `workflows`: any object with its columns as attributes."""
     return Workflow(
         workflow_id=row.workflow_id,
         tenant=row.tenant,
