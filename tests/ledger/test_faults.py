@@ -221,3 +221,10 @@ async def test_text_that_postgres_cannot_store_is_an_invalid_argument(postgres: 
     async with opened(postgres.migrated(), PATIENT) as ledger:
         with pytest.raises(InvalidArgument, match="cannot store"):
             await ledger.create_workflow(workflow(labels={"name": "NUL \0"}), "hash")
+
+
+@pytest.mark.postgres
+async def test_an_id_that_postgres_cannot_hold_is_an_invalid_argument(postgres: Postgres) -> None:
+    async with opened(postgres.migrated(), PATIENT) as ledger:
+        with pytest.raises(InvalidArgument, match="cannot store"):
+            await ledger.find_step(TENANT, "rq\0")

@@ -194,3 +194,14 @@ async def test_bad_queries_name_the_field(
     with pytest.raises(InvalidArgument) as refused:
         await costs.query(TENANT, keys, EVERYTHING, 0, token)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    "where",
+    [CostFilter(labels={f"l{number}": "x" for number in range(2000)}), CostFilter(models=("m",) * 40_000)],
+    ids=["labels", "models"],
+)
+async def test_a_filter_that_no_database_takes_is_refused(costs: CostQueries, where: CostFilter) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await costs.query(TENANT, (), where, 0, "")
+    assert refused.value.field in {"filter.labels", "filter.models"}

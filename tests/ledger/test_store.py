@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from dataclasses import replace
 from datetime import timedelta
 
@@ -36,6 +37,7 @@ from paceline.workflow.model import (
 from paceline.workflow.ports import AttemptCheckpoint, NewAttempt, Reservation, WorkflowFilter
 
 SUCCEEDED = Outcome(OutcomeKind.SUCCEEDED, OutcomeSource.CHECK_COMMAND, 0, "pytest")
+TOO_LARGE = base64.urlsafe_b64encode(b'[99999999999999999999,"wf-00001"]').decode()
 
 
 async def balance(ledger: SqlLedger, workflow_id: str = "wf-00001") -> tuple[int, ...]:
@@ -101,7 +103,7 @@ async def test_workflows_are_listed_newest_first_in_pages(ledger: SqlLedger) -> 
     assert await pages(WorkflowFilter({"team": "even"}, open_only=True)) == [["wf-00004", "wf-00000"]]
 
 
-@pytest.mark.parametrize("token", ["x", "!!!!", "WzFd", "eyJhIjoxfQ=="])
+@pytest.mark.parametrize("token", ["x", "!!!!", "WzFd", "eyJhIjoxfQ==", TOO_LARGE])
 async def test_a_page_token_of_another_list_is_refused(ledger: SqlLedger, token: str) -> None:
     with pytest.raises(InvalidArgument, match="page_token"):
         await ledger.list_workflows(TENANT, WorkflowFilter(), 2, token)
@@ -121,6 +123,16 @@ async def test_outcomes_can_be_corrected_and_every_change_is_kept(ledger: SqlLed
         (None, "succeeded", "check_command", 0, "pytest"),
         ("succeeded", "failed", "person", None, "reverted"),
     ]
+
+
+async def test_a_new_request_finds_its_workflow(ledger: SqlLedger) -> None:
+    await ledger.create_workflow(workflow(), "hash")
+    stored = await ledger.get_workflow(TENANT, "wf-00001")
+    assert await ledger.workflow_for(TENANT, "wf-00001", "rq-st-00001") == stored
+    await run_step(ledger, step())
+    assert await ledger.workflow_for(TENANT, "wf-00001", "rq-st-00001") is None
+    assert await ledger.workflow_for(TENANT, "wf-00002", "rq-st-00002") is None
+    assert await ledger.workflow_for("other", "wf-00001", "rq-st-00002") is None
 
 
 async def test_a_finished_step_comes_back_as_it_went_in(ledger: SqlLedger) -> None:

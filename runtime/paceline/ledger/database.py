@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import URL, Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError
 
 from paceline.ledger import schema
 from paceline.ledger.engine import READ_THREADS, parse_url, read_engine, sqlite_path, writer_engine
-from paceline.ledger.failures import translate, unavailable
+from paceline.ledger.failures import not_storable, translate, unavailable
 from paceline.ledger.lock import FileLock
 from paceline.ledger.writer import Operation, Writer
 
@@ -72,6 +72,8 @@ class Database:
         try:
             with self._read_engine.connect() as connection:
                 return query(connection)
+        except DataError as error:
+            raise not_storable(error) from error
         except DBAPIError as error:
             raise translate(error, self.name).error from error
 

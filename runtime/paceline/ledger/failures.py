@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import sqlalchemy.exc
 
-from paceline.errors import LedgerUnavailable
+from paceline.errors import InvalidArgument, LedgerUnavailable
 
 _SQLITE = {
     sqlite3.SQLITE_BUSY: ("is locked by another process", "end the process that writes to it", True),
@@ -44,6 +44,11 @@ def translate(error: sqlalchemy.exc.DBAPIError, database: str) -> Failure:
     """Describe the failure of an access to `database`."""
     problem, remedy, passing = _look_up(error)
     return Failure(unavailable(database, problem, remedy), passing)
+
+
+def not_storable(error: sqlalchemy.exc.DataError) -> InvalidArgument:
+    """The error for a value that the database cannot hold, such as a NUL in a text of PostgreSQL."""
+    return InvalidArgument(f"the database cannot store a value: {error.orig}", cause=error.orig)
 
 
 def unavailable(database: str, problem: str, remedy: str) -> LedgerUnavailable:

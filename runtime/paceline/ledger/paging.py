@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
 
 from paceline.errors import InvalidArgument
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Sequence[int | str])
+MAX_BITS = 63
+"""Larger numbers are no column's."""
 
 
 def to_token(key: object) -> str:
@@ -23,8 +26,13 @@ def from_token(token: str, shape: type[T]) -> T | None:
     if not token:
         return None
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(token), type=shape)
-    except (binascii.Error, ValueError):  # msgspec's errors are ValueErrors
-        raise InvalidArgument(
-            "page_token: not a token of this list; start without one", field="page_token"
-        ) from None
+        key = msgspec.json.decode(base64.urlsafe_b64decode(token), type=shape)
+    except (binascii.Error, ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        raise _foreign() from None
+    if any(isinstance(part, int) and part.bit_length() > MAX_BITS for part in key):
+        raise _foreign()
+    return key
+
+
+def _foreign() -> InvalidArgument:
+    return InvalidArgument("page_token: not a token of this list; start without one", field="page_token")

@@ -34,7 +34,7 @@ from paceline.ledger.store import SqlLedger
 from paceline.ledger.tables import attempts, steps, workflow_labels, workflows
 from paceline.workflow.costs import CostFilter, CostSummary
 from paceline.workflow.model import OutcomeKind, Page, StepState
-from paceline.workflow.validation import check_page
+from paceline.workflow.validation import check_cost_filter, check_page
 
 MAX_KEYS = 4
 LABEL = "label:"
@@ -88,6 +88,7 @@ class CostQueries:
         tenant. Raises `InvalidArgument`.
         """
         size = check_page(page_size, page_token)
+        check_cost_filter(where)
         keys = _keys(tenant, group_by)
         return await self._database.read(
             partial(_query, tenant=tenant, keys=keys, where=where, page_size=size, page_token=page_token)

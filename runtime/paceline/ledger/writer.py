@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
-from paceline.errors import InvalidArgument, LedgerUnavailable
-from paceline.ledger.failures import translate, unavailable
+from paceline.errors import LedgerUnavailable
+from paceline.ledger.failures import not_storable, translate, unavailable
 
 T = TypeVar("T")
 MAX_BATCH = 256
@@ -208,8 +208,7 @@ def _run_alone(connection: Connection, pending: _Pending) -> _Answer:
                 raise
             return _Answer(pending, operation.explain(connection))
     except DataError as error:
-        cause = InvalidArgument(f"the database cannot store a value: {error.orig}", cause=error.orig)
-        return _Answer(pending, error=cause)
+        return _Answer(pending, error=not_storable(error))
     except Exception as error:
         if _database_failed(error):
             raise

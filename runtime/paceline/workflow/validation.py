@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from paceline.errors import InvalidArgument, InvalidTool
 from paceline.workflow.commands import CreateWorkflow, ForkWorkflow, RunStep
 from paceline.workflow.conversation import check_messages
+from paceline.workflow.costs import CostFilter
 from paceline.workflow.model import Budget, Outcome, OutcomeSource, Sampling, Tool
 from paceline.workflow.schema import schema_defect
 
@@ -16,6 +17,7 @@ DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 1000
 MAX_PAGE_TOKEN = 1024
 MAX_DETACH_GRACE = 60.0
+MAX_FILTER_MODELS = 100
 MAX_LABELS = 32
 MAX_LABEL_VALUE = 256
 MAX_NOTE = 1000
@@ -105,6 +107,13 @@ def check_labels(labels: Mapping[str, str], field: str = "labels") -> None:
             raise InvalidArgument(
                 f"{field}[{key}]: must be up to {MAX_LABEL_VALUE} printable characters", field=f"{field}[{key}]"
             )
+
+
+def check_cost_filter(where: CostFilter) -> None:
+    """Check the conditions of a cost query. Raises `InvalidArgument`."""
+    if len(where.models) > MAX_FILTER_MODELS:
+        raise InvalidArgument(f"filter.models: at most {MAX_FILTER_MODELS} models", field="filter.models")
+    check_labels(where.labels, "filter.labels")
 
 
 def check_sampling(sampling: Sampling, field: str = "sampling") -> None:

@@ -49,7 +49,9 @@ class Workflows:
 
     async def list(self, tenant: str, where: WorkflowFilter, page_size: int, page_token: str) -> Page[Workflow]:
         """Workflows, newest first."""
-        return await self._ledger.list_workflows(tenant, where, check_page(page_size, page_token), page_token)
+        size = check_page(page_size, page_token)
+        check_labels(where.labels)
+        return await self._ledger.list_workflows(tenant, where, size, page_token)
 
     async def finish(self, tenant: str, workflow_id: str, outcome: Outcome) -> Workflow:
         """Set the outcome, or correct it; every earlier one is kept in the audit."""
