@@ -2,7 +2,8 @@
 
 The emulated engine waits instead of computing, so what differs between the two is the runtime: gRPC, the ledger,
 the transcript, tokenizing, parsing. Requests alternate within one run. `warm`: the context is in the runtime's
-memory. `database`: another context has pushed it out, so that it is read from the ledger again.
+memory. `database`: another context has pushed it out, so that it is read from the ledger again. The empty bridge
+shows what any process between client and engine costs on this machine.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import asyncio
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
-from benchmarks import _direct
+import grpc
+from benchmarks import _bridge, _direct
 from benchmarks._common import Report, Served, emulator, median, percentile, serve, source_text
 from benchmarks._direct import Times
 
@@ -83,14 +85,15 @@ class Bench:
             return await self._chat.render_first(SYSTEM, (), message)
         return await self._chat.render_continuation(message, (), closed=False)
 
-    async def direct(self, base: Base, max_tokens: int = OUTPUT_TOKENS) -> Times:
-        """One continuation straight to the engine, its ids made before the clock starts."""
-        rendered = await self._render(next(self._news), first=False)
-        prompt = base.context.extend(rendered)
-        request = _direct.body(
-            prompt.prompt_json(), prompt.tokens, max_tokens, "direct", self._chat.stop_token_ids
-        )
-        return await _direct.stream(self._session, self._url, request)
+    async def request(self, base: Base) -> bytes:
+        """One continuation as the engine takes it, made before the clock starts."""
+        prompt = base.context.extend(await self._render(next(self._news), first=False))
+        stop = self._chat.stop_token_ids
+        return _direct.body(prompt.prompt_json(), prompt.tokens, OUTPUT_TOKENS, "direct", stop)
+
+    async def direct(self, base: Base) -> Times:
+        """One continuation straight to the engine."""
+        return await _direct.stream(self._session, self._url, await self.request(base))
 
     async def through(self, client: AsyncClient, base: Base, max_tokens: int = OUTPUT_TOKENS) -> Times:
         """One continuation through the runtime."""
@@ -128,8 +131,11 @@ class Case:
     base: Base
     before: Base | None
     """A context to continue first, to push this one out of memory."""
-    direct: list[Times]
-    through: list[Times]
+    bridge: grpc.aio.Channel | None
+    """An empty bridge to compare with."""
+    direct: list[Times] = field(default_factory=list)
+    bridged: list[Times] = field(default_factory=list)
+    through: list[Times] = field(default_factory=list)
     cpu: float = 0.0
     cpu_short: float = 0.0
     short: int = 0
@@ -138,6 +144,8 @@ class Case:
         """One block of alternating requests, and one of short answers for the cost of a token."""
         for _ in range(pairs):
             self.direct.append(await bench.direct(self.base))
+            if self.bridge:
+                self.bridged.append(await _bridge.through(self.bridge, await bench.request(self.base)))
             await self._evict(bench)
             start = self.served.cpu_seconds()
             self.through.append(await bench.through(self.client, self.base))
@@ -153,28 +161,46 @@ class Case:
         if self.before:
             await bench.through(self.client, self.before, 1)
 
-    def row(self) -> dict[str, object]:
-        """Its line of the table, in milliseconds."""
-        first = [1000 * times.tokens[0] for times in self.through]
-        plain = [1000 * times.tokens[0] for times in self.direct]
-        whole = [1000 * times.total for times in self.through]
-        plain_whole = [1000 * times.total for times in self.direct]
+    def forget(self) -> None:
+        """Drop what was measured so far: it warmed things up."""
+        for times in (self.direct, self.bridged, self.through):
+            times.clear()
+        self.cpu = self.cpu_short = self.short = 0
+
+    def rows(self) -> list[dict[str, object]]:
+        """Its lines of the table of times, in milliseconds."""
+        first, whole = TARGETS.get((self.size, self.state), (None, None))
+        rows = [self._row(self.state, self.through, first, whole)]
+        if self.bridged:
+            rows.append(self._row("(empty bridge)", self.bridged, None, None))
+        return rows
+
+    def _row(self, name: str, taken: list[Times], target: float | None, whole: float | None) -> dict[str, object]:
+        first, plain = ([1000 * times.tokens[0] for times in way] for way in (taken, self.direct))
+        total, plain_total = ([1000 * times.total for times in way] for way in (taken, self.direct))
+        return {
+            "context": self.size,
+            "from": name,
+            "steps": len(taken),
+            "first +p50": median(first) - median(plain),
+            "target": target,
+            "first +p95": percentile(first, 95) - percentile(plain, 95),
+            "step +p50": median(total) - median(plain_total),
+            "target ": whole,
+            "direct first": median(plain),
+            "direct step": median(plain_total),
+        }
+
+    def cpu_row(self) -> dict[str, object]:
+        """Its line of the table of CPU time, in milliseconds."""
         per_step = 1000 * self.cpu / len(self.through)
-        per_token = (per_step - 1000 * self.cpu_short / self.short) / (OUTPUT_TOKENS - 1) if self.short else None
-        target = TARGETS.get((self.size, self.state), (None, None))
+        short = 1000 * self.cpu_short / self.short if self.short else None
         return {
             "context": self.size,
             "from": self.state,
-            "steps": len(self.through),
-            "first +p50": median(first) - median(plain),
-            "target": target[0],
-            "first +p95": percentile(first, 95) - percentile(plain, 95),
-            "step +p50": median(whole) - median(plain_whole),
-            "target ": target[1],
-            "CPU/step": per_step,
-            "CPU/token": per_token,
-            "direct first p50": median(plain),
-            "direct step p50": median(plain_whole),
+            f"step of {OUTPUT_TOKENS} tokens": per_step,
+            "step of 1 token": short,
+            "each further token": None if short is None else (per_step - short) / (OUTPUT_TOKENS - 1),
         }
 
 
@@ -196,27 +222,31 @@ async def measure(report: Report, options: argparse.Namespace) -> None:
             url = stack.enter_context(emulator(f"--model={options.model}", "--served-model-name=m", *FLAGS))
             warm = stack.enter_context(serve("overhead-warm", settings(options.model, url, 256)))
             cold = stack.enter_context(serve("overhead-database", settings(options.model, url, 1)))
-            async with AsyncClient(warm.target) as warm_client, AsyncClient(cold.target) as cold_client:
+            empty = stack.enter_context(_bridge.bridge(url))
+            async with (
+                AsyncClient(warm.target) as warm_client,
+                AsyncClient(cold.target) as cold_client,
+                grpc.aio.insecure_channel(empty) as channel,
+            ):
                 bench = Bench(url, chat, session, text)
                 cases = []
                 for state, client, served in (("warm", warm_client, warm), ("database", cold_client, cold)):
                     bases = {name: await bench.base(client, tokens) for name, tokens in SIZES.items()}
                     for name, base in bases.items():
                         other = next(b for n, b in bases.items() if n != name) if state == "database" else None
-                        cases.append(Case(name, state, client, served, base, other, [], []))
+                        floor = channel if (name, state) == ("1k", "warm") else None
+                        cases.append(Case(name, state, client, served, base, other, floor))
                 report.say(f"contexts are built: {[case.base.context.tokens for case in cases]} tokens")
                 for case in cases:
                     await case.run(bench, 3)
-                    case.direct.clear()
-                    case.through.clear()
-                    case.cpu = case.cpu_short = case.short = 0
+                    case.forget()
                 for _ in range(options.rounds):
                     for case in cases:
                         await case.run(bench, options.pairs)
-        rows = [case.row() for case in sorted(cases, key=lambda case: (case.size != "1k", case.state != "warm"))]
-        report.table(
-            "rows", f"added by the runtime, ms; {NEW_BYTES} B of new text, {OUTPUT_TOKENS} tokens out", rows
-        )
+    cases.sort(key=lambda case: (case.size != "1k", case.state != "warm"))
+    title = f"added by the runtime, ms; {NEW_BYTES} B of new text, {OUTPUT_TOKENS} tokens out"
+    report.table("rows", title, [row for case in cases for row in case.rows()])
+    report.table("cpu", "CPU of the runtime's process, ms", [case.cpu_row() for case in cases])
 
 
 def main() -> None:

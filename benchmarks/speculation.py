@@ -98,7 +98,7 @@ def row(name: str, pairs: list[Pair]) -> dict[str, object]:
         "p10": percentile(ratios, 10),
         "p90": percentile(ratios, 90),
         "accepted %": 100 * accepted / drafted if drafted else None,
-        "tokens/step": sum(lengths) / len(lengths),
+        "per verification": sum(lengths) / len(lengths),
     }
 
 
