@@ -20,14 +20,17 @@ class Retry:
     def __init__(self, timeout: float | None) -> None:
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._failures = 0
+        self._furthest = 0
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, never negative; None without one."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
-    def succeeded(self) -> None:
-        """Count failures anew: the server answered."""
-        self._failures = 0
+    def reached(self, position: int) -> None:
+        """Count failures anew once the call has come further than ever before. A step that fails again and again
+        at the same place is not sent for ever: each try may be billed."""
+        if position > self._furthest:
+            self._furthest, self._failures = position, 0
 
     def delay_after(self, failed: grpc.RpcError) -> float:
         """Seconds to wait before the next try.

@@ -20,15 +20,20 @@ class _Heard:
     reasoning: list[str] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     calls: list[t.ToolCall] = field(default_factory=list)
+    size: int = 0
+    """Characters and calls."""
 
     def add(self, event: _Output) -> None:
         match event:
             case t.ReasoningDelta(piece):
                 self.reasoning.append(piece)
+                self.size += len(piece)
             case t.TextDelta(piece):
                 self.text.append(piece)
+                self.size += len(piece)
             case t.ToolCallReady(call):
                 self.calls.append(call)
+                self.size += 1
 
     def texts(self) -> tuple[str, str]:
         return "".join(self.reasoning), "".join(self.text)
@@ -72,6 +77,11 @@ class EventReader:
         self.answer: t.Answer | None = None
         self._delivered = _Heard()
         self._replay: _Heard | None = None
+
+    @property
+    def position(self) -> int:
+        """How much of an answer was delivered, in characters and calls."""
+        return self._delivered.size
 
     def rewind(self) -> None:
         """Another call for the same request begins and tells everything from the start."""

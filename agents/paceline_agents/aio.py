@@ -222,9 +222,9 @@ class AsyncStepStream:
             call = self._steps.RunStep(self._request, timeout=self._retry.remaining(), metadata=self._metadata)
             try:
                 async for response in call:
-                    self._retry.succeeded()
                     for event in self._reader.read(response):
                         yield event
+                    self._retry.reached(self._reader.position)
                 return
             except grpc.RpcError as failed:
                 await asyncio.sleep(self._retry.delay_after(failed))

@@ -212,8 +212,8 @@ class StepStream:
             call = self._steps.RunStep(self._request, timeout=self._retry.remaining(), metadata=self._metadata)
             try:
                 for response in call:
-                    self._retry.succeeded()
                     yield from self._reader.read(response)
+                    self._retry.reached(self._reader.position)
                 return
             except grpc.RpcError as failed:
                 time.sleep(self._retry.delay_after(failed))

@@ -187,6 +187,28 @@ async def test_a_retryable_reason_is_tried_again_but_not_for_ever(served: Served
 
 
 @both
+async def test_a_step_that_fails_at_the_same_place_is_not_run_for_ever(served: Served, run: Run) -> None:
+    lost = Failure(grpc.StatusCode.UNAVAILABLE, "ENGINE_LOST")
+    served.script.runs = [[started(), text("half"), lost] for _ in range(20)]
+
+    with pytest.raises(errors.EngineLost):
+        await run(served.target)
+
+    assert 2 <= len(served.script.requests) < 10
+
+
+@both
+async def test_a_step_that_comes_further_each_time_is_run_to_its_end(served: Served, run: Run) -> None:
+    whole = "abcdefghi"
+    served.script.runs = [[started(), text(whole[:length]), GONE] for length in range(1, 9)]
+    served.script.runs.append([started(), text(whole), finished(whole)])
+
+    events, answer = await run(served.target)
+
+    assert (texts(events), answer.text) == (whole, whole)
+
+
+@both
 async def test_the_deadline_covers_all_tries(served: Served, run: Run) -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
