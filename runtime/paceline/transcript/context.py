@@ -16,6 +16,10 @@ from paceline.errors import StepNotFinished
 from paceline.workflow.model import Step
 
 
+_SLICE = 4096
+"""Ids that are Python objects at once: fresh memory for 100,000 of them costs more than all the rest."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """A sequence of token ids: `body` is its decimal ids with commas between, `tokens` how many they are."""
@@ -32,7 +36,7 @@ class Context:
         """Return this context with ids appended: work for the new ids and one copy of the bytes."""
         if not ids:
             return self
-        added = orjson.dumps(ids if isinstance(ids, list) else list(ids))[1:-1]
+        added = b",".join(_decimal(ids[start : start + _SLICE]) for start in range(0, len(ids), _SLICE))
         return Context(b",".join((self.body, added)) if self.body else added, self.tokens + len(ids))
 
     def truncate(self, tokens: int) -> Context:
@@ -75,6 +79,10 @@ def context_of(chain: Sequence[Step]) -> Context:
         ids.extend(unpack(step.segments.rendered))
         ids.extend(unpack(step.segments.generated))
     return Context.empty().extend(ids)
+
+
+def _decimal(ids: Sequence[int]) -> bytes:
+    return orjson.dumps(ids if isinstance(ids, list) else list(ids))[1:-1]
 
 
 def _little_endian(ids: array[int]) -> array[int]:
