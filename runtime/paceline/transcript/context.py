@@ -15,7 +15,6 @@ import orjson
 from paceline.errors import StepNotFinished
 from paceline.workflow.model import Step
 
-
 _SLICE = 4096
 """Ids that are Python objects at once: fresh memory for 100,000 of them costs more than all the rest."""
 
