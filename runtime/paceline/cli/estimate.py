@@ -22,7 +22,6 @@ from paceline.speculation.estimate import (
     LEAST_ROUNDS,
     Point,
     best,
-    expected_length,
     points,
     unrest,
 )
@@ -35,6 +34,8 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 DRAFTED_BY_MODEL = ("draft_model", "eagle3")
 METHODS = (*DRAFTED_BY_MODEL, "ngram", "suffix")
 MOST_K = 64
+BUSY = 1.3
+"""Where a middling pass takes so many times as long as the fastest, the fastest was hardly undisturbed either."""
 MOST_MEMORY_BYTES = 8 * 2**30
 NOTE = (
     "An estimate from matrix products of the models' shapes, one step at a time: no engine ran. "
@@ -58,7 +59,7 @@ def estimate(
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16. Default: the engine's.")] = "",
     context: Annotated[int, typer.Option(min=0, help="Tokens to attend to. 0 leaves attention out.")] = 0,
     repeats: Annotated[
-        int, typer.Option(min=LEAST_ROUNDS, help="Rounds; each times all once, the fastest counts.")
+        int, typer.Option(min=LEAST_ROUNDS, help="Rounds; the fastest pass of each kind counts.")
     ] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -120,30 +121,18 @@ class Report:
         }
 
     def show(self) -> None:
-        """The table, its conditions and its limits."""
+        """The cost per K, what follows from assumed acceptance, the conditions and the limits."""
         out = Console(highlight=False, soft_wrap=True, markup=False)
         by = f" by {self.drafter}" if self.drafter else ""
-        out.print(f"{self.method}{by} for {self.target}: a plain step takes {self._plain() * 1e3:.1f} ms")
-        out.print(self._table(), soft_wrap=False)
-        out.print(
-            '"at": speed relative to no speculation, assuming this chance for each drafted token; then best:'
-        )
-        for rate in ASSUMED_RATES:
-            point = best(self.points, rate)
-            advice = (
-                f"K = {point.k}, {point.speed_up(rate):.2f} x, length {expected_length(rate, point.k):.2f}"
-                if point
-                else "no speculation"
-            )
-            out.print(f"  at {rate}: {advice}")
-        out.print(f"{self._conditions()}\n{self.note} The fastest rounds count; range: each half of the rounds.")
+        plain = min(self.timings.seconds["target"][1])
+        out.print(f"{self.method}{by} for {self.target}: a step without speculation takes {plain * 1e3:.1f} ms")
+        out.print(self._costs(), soft_wrap=False)
+        out.print("Speed against no speculation, ASSUMING this chance for each drafted token to be accepted:")
+        out.print(self._speeds(), soft_wrap=False)
+        out.print(f"{self._conditions()}\n{self.note}")
 
-    def _plain(self) -> float:
-        return min(self.timings.seconds["target"][1])
-
-    def _table(self) -> Table:
-        columns = ("K", "ms a step", "drafting", "break-even length", "range", "break-even rate")
-        table = Table(*columns, *(f"at {rate}" for rate in ASSUMED_RATES))
+    def _costs(self) -> Table:
+        table = Table("K", "ms per step", "of it drafting", "break-even length", "range", "break-even rate")
         for point in self.points:
             table.add_row(
                 str(point.k),
@@ -152,8 +141,17 @@ class Report:
                 f"{point.break_even:.2f}",
                 f"{point.break_even_low:.2f}-{point.break_even_high:.2f}",
                 "never" if point.break_even_rate is None else f"{point.break_even_rate:.0%}",
-                *(f"{point.speed_up(rate):.2f}" for rate in ASSUMED_RATES),
             )
+        return table
+
+    def _speeds(self) -> Table:
+        table = Table("K", *map(str, ASSUMED_RATES))
+        for point in self.points:
+            table.add_row(str(point.k), *(f"{point.speed_up(rate):.2f} x" for rate in ASSUMED_RATES))
+        table.add_section()
+        table.add_row(
+            "best", *(f"K = {k}" if (k := _best_k(self.points, rate)) else "none" for rate in ASSUMED_RATES)
+        )
         return table
 
     def _conditions(self) -> str:
@@ -161,10 +159,12 @@ class Report:
         shapes = ", ".join(f"{name} from {found.source}" for name, found in self.models.items())
         share = timings.matrix_bytes / timings.model_bytes
         memory = "" if share > 0.99 else f", {share:.0%} of the models' matrices held and used repeatedly"
+        disturbance = unrest(timings.seconds["target"])
+        advice = ": the machine is busy, repeat this" if disturbance > BUSY else ""
         return (
             f"{probe.device} ({timings.device_name}), {probe.dtype}, {timings.threads} threads, "
-            f"torch {timings.torch}, {probe.repeats} rounds{memory}, a middling round {unrest(timings.seconds['target']):.2f} times the fastest; "
-            f"shapes: {shapes}."
+            f"torch {timings.torch}{memory}; shapes: {shapes}. The fastest pass of {probe.repeats} rounds counts, the "
+            f"range is that of their halves; a middling pass took {disturbance:.2f} times as long{advice}."
         )
 
 

@@ -12,7 +12,7 @@ LEAST_ROUNDS = 2
 """One for each half."""
 
 Rounds = Mapping[int, Sequence[float]]
-"""Seconds of a pass over so many tokens, one number per round."""
+"""Seconds of each pass over so many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Point:
     """The acceptance length at which speculation is as fast as none: this step's time over that of a plain one."""
     break_even_low: float
     break_even_high: float
-    """From each half of the rounds alone."""
+    """From each half of the passes alone."""
 
     @property
     def break_even_rate(self) -> float | None:
@@ -42,15 +42,15 @@ class Point:
 
 
 def points(target: Rounds, drafter: Rounds | None, most: int) -> list[Point]:
-    """The cost of K = 1 to `most`; the times are needed for 1 to `most` + 1 tokens and at least two rounds.
+    """The cost of K = 1 to `most`; the times are needed for 1 to `most` + 1 tokens and at least two passes.
 
-    The fastest round counts: whatever else runs on a machine only ever adds time.
+    The fastest pass counts: whatever else runs on a machine only ever adds time.
     """
     return [_point(k, target, drafter) for k in range(1, most + 1)]
 
 
 def unrest(target: Rounds) -> float:
-    """How many times the fastest round's time a middling round took: what else the machine was doing."""
+    """How many times as long as the fastest a middling pass took: what else the machine was doing."""
     return median(median(rounds) / min(rounds) for rounds in target.values())
 
 
@@ -75,7 +75,7 @@ def _point(k: int, target: Rounds, drafter: Rounds | None) -> Point:
 
 
 def _half(rounds: Rounds, which: int) -> Rounds:
-    """Every other round: both halves have the same of any drift."""
+    """Every other pass: both halves have the same of any drift."""
     return {tokens: seconds[which::LEAST_ROUNDS] for tokens, seconds in rounds.items()}
 
 

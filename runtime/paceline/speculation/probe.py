@@ -1,15 +1,17 @@
 """Times the matrix products of forward passes: one file for an engine's Python, which needs nothing but torch.
 
-Reads one JSON object from stdin and prints one. In: `device` (cpu, cuda, neuron), `dtype`, `repeats`, `memory_bytes`
-for all matrices, `token_counts`, and `models`: a list of products per name, each with `rows`, `columns`, `count` per
-forward pass, `per_token` rows of input for each token, and `last_only` where a pass needs it for one token only.
-Out: `seconds[model][tokens]`, one number per round, and what they were measured on.
+Reads one JSON object from stdin and prints one. In: `device` (cpu, cuda, neuron), `dtype`, `repeats`,
+`memory_bytes` for all matrices, `token_counts`, and `models`: a list of products per name, each with `rows`,
+`columns`, `count` per forward pass, `per_token` rows of input for each token, and `last_only` where a pass needs
+it for one token only.
+Out: `seconds[model][tokens]`, a number per pass, and what they were measured on.
 """
 
 from __future__ import annotations
 
 import json
 import platform
+import random
 import sys
 import time
 from typing import Any, Callable  # noqa: UP035 - engines may run on older Pythons
@@ -19,6 +21,9 @@ from torch.nn.functional import linear
 
 Product = dict[str, Any]
 Run = Callable[[], Any]
+
+SINGLES = 3
+"""Times that a round has a pass over one token: every ratio rests on it."""
 
 
 def main() -> None:
@@ -97,11 +102,12 @@ def prepare(run: Run, device: torch.device) -> Run:
 def measure(
     runs: dict[tuple[str, int], Run], repeats: int, device: torch.device
 ) -> dict[str, dict[int, list[float]]]:
-    """Seconds per round. A round has every model and token count, forth and back in turn, to share drift."""
+    """Seconds of each pass. A round has every model and token count, in an order of its own, to share disturbances."""
     seconds: dict[str, dict[int, list[float]]] = {}
+    each = [run for run in runs for _ in range(SINGLES if run[1] == 1 else 1)]
     for index in range(repeats):
-        for name, tokens in list(runs)[:: -1 if index % 2 else 1]:
-            synchronize(device)
+        for name, tokens in random.Random(index).sample(each, len(each)):  # noqa: S311 - an order, no secret
+        synchronize(device)
             started = time.perf_counter()
             runs[name, tokens]()
             synchronize(device)

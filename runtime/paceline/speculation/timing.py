@@ -22,7 +22,7 @@ class Timings(msgspec.Struct, frozen=True):
     """What the probe found."""
 
     seconds: dict[str, dict[int, list[float]]]
-    """By model and tokens per pass, one number per round."""
+    """By model and tokens per pass, a number per pass."""
     device_name: str
     threads: int
     torch: str
