@@ -163,8 +163,8 @@ class Report:
         advice = ": the machine is busy, repeat this" if disturbance > BUSY else ""
         return (
             f"{probe.device} ({timings.device_name}), {probe.dtype}, {timings.threads} threads, "
-            f"torch {timings.torch}{memory}; shapes: {shapes}. The fastest pass of {probe.repeats} rounds counts, the "
-            f"range is that of their halves; a middling pass took {disturbance:.2f} times as long{advice}."
+            f"torch {timings.torch}{memory}; shapes: {shapes}. The fastest pass of {probe.repeats} rounds counts, "
+            f"the range is that of their halves; a middling pass took {disturbance:.2f} times as long{advice}."
         )
 
 

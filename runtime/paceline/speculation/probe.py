@@ -102,12 +102,12 @@ def prepare(run: Run, device: torch.device) -> Run:
 def measure(
     runs: dict[tuple[str, int], Run], repeats: int, device: torch.device
 ) -> dict[str, dict[int, list[float]]]:
-    """Seconds of each pass. A round has every model and token count, in an order of its own, to share disturbances."""
+    """Seconds of each pass. A round has every model and token count, in an order of its own."""
     seconds: dict[str, dict[int, list[float]]] = {}
     each = [run for run in runs for _ in range(SINGLES if run[1] == 1 else 1)]
     for index in range(repeats):
         for name, tokens in random.Random(index).sample(each, len(each)):  # noqa: S311 - an order, no secret
-        synchronize(device)
+            synchronize(device)
             started = time.perf_counter()
             runs[name, tokens]()
             synchronize(device)
