@@ -108,7 +108,7 @@ def _check_started(connection: Connection, attempt: NewAttempt) -> None:
 
 
 def requeue_step(step_id: str, runtime_id: str) -> Operation[bool]:
-    """Take over an ended step; True if this runtime has it."""
+    """Take over an ended step; True if this runtime has it, by an earlier run, too."""
     statement = (
         update(steps)
         .where(steps.c.step_id == step_id, steps.c.state.in_(_RETRYABLE))
@@ -116,7 +116,14 @@ def requeue_step(step_id: str, runtime_id: str) -> Operation[bool]:
             state=StepState.QUEUED.value, runtime_id=runtime_id, error_reason="", error_message="", ended_at=None
         )
     )
-    return Operation(lambda connection: connection.execute(statement).rowcount == 1)
+    queued = select(steps.c.step_id).where(
+        steps.c.step_id == step_id, steps.c.state == StepState.QUEUED.value, steps.c.runtime_id == runtime_id
+    )
+
+    def run(connection: Connection) -> bool:
+        return connection.execute(statement).rowcount == 1 or connection.execute(queued).scalar() is not None
+
+    return Operation(run)
 
 
 def close_attempt(end: AttemptEnd) -> Operation[None]:

@@ -124,7 +124,12 @@ class Dispatcher:
                 del self._attempts[attempt.new.attempt_id]
 
     async def _requeue(self, job: _Job) -> None:
-        if not await self._ledger.requeue_step(job.step.step_id, self._runtime_id):
+        try:
+            taken = await self._ledger.requeue_step(job.step.step_id, self._runtime_id)
+        except LedgerUnavailable as error:
+            self._closer.keep(partial(self._undo, job, None, error))
+            raise
+        if not taken:
             raise ShuttingDown("another runtime took the step over; repeat the request")
         job.stored = True
 
@@ -181,12 +186,18 @@ class Dispatcher:
             outcome.with_failure(error, end)
 
     async def _close(self, job: _Job, attempt: Attempt, end: AttemptEnd) -> None:
-        job.closed = True
-        await self._closer.close(partial(self._write_end, job, attempt, end))
+        """Commit the end, or leave it to the closer. One that the ledger refuses leaves the job open, to be closed
+        as failed: a step that never ends could not be repeated."""
+        try:
+            await self._closer.close(partial(self._write_end, job, attempt, end))
+        except LedgerUnavailable:
+            job.closed = True
+            raise
 
     async def _write_end(self, job: _Job, attempt: Attempt, end: AttemptEnd) -> None:
         """Commit the end, then let everybody know."""
         await self._ledger.close_attempt(end)
+        job.closed = True
         report = StepReport(
             tenant=job.step.tenant,
             model=job.served.name,
