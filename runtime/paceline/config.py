@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import platformdirs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -219,6 +220,8 @@ class Engine(_Section):
     def _one_kind(self) -> Engine:
         if bool(self.url) == bool(self.platform):
             raise ValueError("set exactly one of `url` (a running server) and `platform` (a server to start)")
+        if self.url and not _is_http(self.url):
+            raise ValueError("`url` is not like http://127.0.0.1:8000")
         return self
 
 
@@ -351,6 +354,16 @@ def _merge_environment(values: dict[str, Any]) -> dict[str, str]:
         node[leaf] = value
         variables[".".join(path)] = variable
     return variables
+
+
+def _is_http(url: str) -> bool:
+    """Whether a client can connect to it, or at least try."""
+    try:
+        parts = urlsplit(url)
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError:  # a port that is no number, a label that is too long
+        return False
+    return parts.scheme in {"http", "https"} and bool(host)
 
 
 def _names(known: dict[str, Any]) -> str:

@@ -112,6 +112,10 @@ def test_every_problem_of_a_file_is_listed() -> None:
     [
         ('model = "m"', 'model = "n"', "engines.e.model: no [models.n]; known: m"),
         ('platform = "emulated"', "", "set exactly one of `url`"),
+        ('platform = "emulated"', 'url = "localhost:8000"', "not like http://127.0.0.1:8000"),
+        ('platform = "emulated"', 'url = "http://a..b:8000"', "not like http://127.0.0.1:8000"),
+        ('platform = "emulated"', 'url = "http://[::1:8000"', "not like http://127.0.0.1:8000"),
+        ('platform = "emulated"', 'url = "http://host:eight"', "not like http://127.0.0.1:8000"),
         ("kv_cache_gib = 1.5", 'speculation = "fast"', "engines.e.speculation: no [speculation.fast]"),
         ("kv_cache_gib = 1.5", 'instance_type = "big"', "engines.e.instance_type: no [accelerators.big]"),
     ],
