@@ -11,7 +11,7 @@ from paceline.transcript.chat import ChatModel
 from paceline.transcript.context import Context, context_of, pack, unpack
 from paceline.transcript.matching import match
 from paceline.workflow.commands import Append, RunStep
-from paceline.workflow.model import Message, ReuseBreak, Role, Segments, Step, StepState, Tool, Workflow
+from paceline.workflow.model import Message, ReuseBreak, Segments, Step, StepState, Tool, Workflow
 from paceline.workflow.ports import Ledger
 
 
@@ -107,9 +107,7 @@ class Prompts:
             await self._check_parent(parent, workflow)
         if isinstance(command.input, Append):
             messages, system, reason = command.input.messages, workflow.system, None
-            if messages[0].role is Role.SYSTEM:
-                system, messages = messages[0].content, messages[1:]
-            elif parent:
+            if parent:
                 system = parent.system
         else:
             chain = await self._ledger.load_chain(command.tenant, parent.step_id) if parent else []
