@@ -74,3 +74,18 @@ async def test_a_refused_close_is_kept_and_retried_in_order() -> None:
     up = True
     await closer.retry()
     assert (written, closer.kept()) == ([1, 2], 0)
+
+
+async def test_a_kept_close_that_crashes_does_not_keep_the_others() -> None:
+    closer, written = Closer(), list[str]()
+
+    async def crash() -> None:
+        raise ZeroDivisionError
+
+    async def write() -> None:
+        written.append("row")
+
+    closer.keep(crash)
+    closer.keep(write)
+    await closer.retry()
+    assert (written, closer.kept()) == (["row"], 0)

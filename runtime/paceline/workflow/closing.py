@@ -68,4 +68,6 @@ class Closer:
                 return
             except PacelineError as error:  # such as RuntimeLost: the ledger says that it is settled otherwise
                 log.warning("close_dropped", reason=error.reason, error=error.message)
+            except Exception:  # a defect in one close must not keep all later ones
+                log.exception("close_crashed")
             self._kept.popleft()
