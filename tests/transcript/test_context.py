@@ -35,18 +35,6 @@ def test_extending_appends(parts: list[list[int]]) -> None:
     assert context == Context.empty().extend(ids)
 
 
-@given(IDS, st.data())
-def test_truncating_keeps_the_first_tokens(ids: list[int], data: st.DataObject) -> None:
-    tokens = data.draw(st.integers(0, len(ids)))
-    assert Context.empty().extend(ids).truncate(tokens) == Context.empty().extend(ids[:tokens])
-
-
-@pytest.mark.parametrize("tokens", [-1, 4])
-def test_a_context_cannot_be_cut_to_more_than_it_has(tokens: int) -> None:
-    with pytest.raises(ValueError, match="3 tokens cannot be cut"):
-        Context.empty().extend([1, 2, 3]).truncate(tokens)
-
-
 @given(IDS)
 def test_packing_is_little_endian_and_lossless(ids: list[int]) -> None:
     assert pack(ids) == b"".join(token_id.to_bytes(4, "little") for token_id in ids)

@@ -38,14 +38,6 @@ class Context:
         added = b",".join(_decimal(ids[start : start + _SLICE]) for start in range(0, len(ids), _SLICE))
         return Context(b",".join((self.body, added)) if self.body else added, self.tokens + len(ids))
 
-    def truncate(self, tokens: int) -> Context:
-        """Return the first `tokens` ids. Raises `ValueError` when there are not so many."""
-        if not 0 <= tokens <= self.tokens:
-            raise ValueError(f"a context of {self.tokens} tokens cannot be cut to {tokens}")
-        if tokens == 0:
-            return Context()
-        return Context(self.body.rsplit(b",", self.tokens - tokens)[0], tokens)
-
     def prompt_json(self) -> bytes:
         """Return the JSON array of the ids."""
         return b"[" + self.body + b"]"
