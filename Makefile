@@ -12,7 +12,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 MODEL ?= qwen2.5-coder-0.5b
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-FAST := not engine and not data and not postgres and not wheel
+FAST := not slow and not engine and not data and not postgres and not wheel
 
 .PHONY: help install engine model demo lint check test proof-kills gen lock fmt clean
 

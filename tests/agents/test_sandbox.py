@@ -10,6 +10,8 @@ import pytest
 
 from paceline_agents.repair.sandbox import Limits, RunResult, run_limited
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 

@@ -32,9 +32,9 @@ def test_named_files_exist(page: Path) -> None:
 
 def test_make_targets_that_pages_name_exist() -> None:
     named = {
-        name for page in PAGES for name in re.findall(r"(?:`|^)make ([a-z]+)", page.read_text(), re.MULTILINE)
+        name for page in PAGES for name in re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.MULTILINE)
     }
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"check", "demo"} <= named
     assert named - targets == set()
 

@@ -18,6 +18,8 @@ from paceline.v1.step_service_pb2 import StepPhase
 from paceline_agents import types as t
 from paceline_agents.aio import AsyncClient
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server(tmp_path: Path, emulator: Callable[..., Any]) -> Iterator[Server]:

@@ -17,6 +17,8 @@ from paceline.v1.step_service_pb2 import (
     StepPhase,
 )
 
+pytestmark = pytest.mark.slow
+
 MakeEmulator = Callable[..., Emulator]
 Run = Callable[..., Any]
 

@@ -24,6 +24,8 @@ from paceline.v1.step_service_pb2 import (
 )
 from paceline_agents.aio import AsyncClient
 
+pytestmark = pytest.mark.slow
+
 MakeEmulator = Callable[..., Emulator]
 Run = Callable[..., Any]
 

@@ -19,6 +19,8 @@ from paceline.v1.step_service_pb2 import CancelStepRequest, RunStepResponse, Ste
 from paceline_agents import types as t
 from paceline_agents.aio import AsyncClient
 
+pytestmark = pytest.mark.slow
+
 MakeEmulator = Callable[..., Emulator]
 SECRET = "quokka"
 """Stands in every text that a client or a model writes here."""

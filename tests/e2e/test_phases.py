@@ -23,6 +23,8 @@ from paceline.v1.step_service_pb2 import (
     StepPhase,
 )
 
+pytestmark = pytest.mark.slow
+
 MakeEmulator = Callable[..., Emulator]
 Run = Callable[..., Any]
 SLOW_PREFILL = (*FAST[1:], "--prefill-token-seconds=0.01", "--max-num-batched-tokens=64")

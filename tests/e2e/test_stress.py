@@ -21,6 +21,8 @@ from tests.e2e.servers import PATIENCE, check_books
 from paceline.v1.step_service_pb2 import CancelStepRequest, OnBusy
 from paceline_agents import types as t
 
+pytestmark = pytest.mark.slow
+
 FLAGS = ("--step-seconds=0.004", "--prefill-fixed-seconds=0.004", "--reply-tokens=200")
 WORKFLOWS = 8
 CALLERS = 12

@@ -17,6 +17,8 @@ from tests.e2e.servers import PATIENCE, Server, installed
 from paceline.errors import PacelineError, StepNotFound, Unauthenticated, WorkflowNotFound
 from paceline_agents.aio import AsyncClient
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "The same long question of two tenants. " * 4
 
 

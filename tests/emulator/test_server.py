@@ -36,7 +36,7 @@ def cached(events: list[dict[str, Any]]) -> int | None:
 
 async def until(server: Running, running: int) -> None:
     """Wait until so many requests run."""
-    while len(server.server.engine.running) != running:  # noqa: ASYNC110 - the engine has no event for it
+    while len(server.server.engine.running) != running:
         await asyncio.sleep(0.001)
 
 

@@ -13,6 +13,8 @@ from paceline import config
 from paceline.engines import install as engines
 from paceline.errors import ConfigError, EngineStartError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

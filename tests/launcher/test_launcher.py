@@ -18,6 +18,8 @@ from paceline import config
 from paceline.engines.launcher import LaunchedServer, RestartPolicy, ServerState
 from paceline.errors import ConfigError, EngineStartError
 
+pytestmark = pytest.mark.slow
+
 
 async def test_close_leaves_no_process(make_engine: MakeEngine, pids: Path, tmp_path: Path) -> None:
     states: list[ServerState] = []

@@ -18,6 +18,8 @@ from sqlalchemy import Connection, func, select
 from paceline.ledger.store import SqlLedger
 from paceline.ledger.tables import attempts, steps, workflows
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ROUNDS = 20
 

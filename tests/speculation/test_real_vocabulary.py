@@ -15,6 +15,8 @@ from paceline import config
 from paceline.speculation import checks
 from paceline.speculation.tokenmap import TokenMap, conflicts
 
+pytestmark = pytest.mark.slow
+
 QWEN_SIZE = 151_936
 
 
