@@ -10,13 +10,9 @@ from pathlib import Path
 
 def main(source: Path, target: Path) -> None:
     """Convert `source` into the new folder `target`."""
-    # Both are in the engine venv only: importable here, unknown to whoever reads the types there.
-    import torch  # type: ignore[import-not-found]  # noqa: PLC0415
-    from transformers import (  # type: ignore[import-not-found]  # noqa: PLC0415
-        AutoModelForCausalLM,
-        AutoTokenizer,
-        GgufConfig,
-    )
+    # Both are in the engine venv only, where this file runs.
+    import torch  # noqa: PLC0415
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # noqa: PLC0415
 
     folder, file = str(source.parent), source.name
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file)
