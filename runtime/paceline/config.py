@@ -16,7 +16,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import platformdirs
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from paceline.errors import ConfigError
@@ -24,6 +32,7 @@ from paceline.errors import ConfigError
 RESERVED_VARIABLES = frozenset({"API_KEY", "CONFIG", "DATA", "SANDBOX", "TEST_ENGINE_PYTHON", "TEST_MODEL"})
 """Variables after `PACELINE_` that are no settings: the file's path, what agents use, and what tests read."""
 NANOS = 1_000_000_000
+MAX_PORT = 65_535
 
 
 def _from_json(value: Any) -> Any:
@@ -34,6 +43,13 @@ def _from_json(value: Any) -> Any:
         return json.loads(value, parse_float=Decimal)
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
+
+
+def _address(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if value and not (host and port.isdecimal() and int(port) <= MAX_PORT):
+        raise ValueError(f"must be HOST:PORT, not {value!r}")
+    return value
 
 
 V = TypeVar("V")
@@ -50,7 +66,7 @@ class Server(_Section):
 
     listen: str = "127.0.0.1:7450"
     """Address of the gRPC server, HOST:PORT. Port 0 takes a free one."""
-    metrics_listen: str = "127.0.0.1:9464"
+    metrics_listen: Annotated[str, AfterValidator(_address)] = "127.0.0.1:9464"
     """Address of Prometheus metrics over HTTP, HOST:PORT; empty switches them off."""
     tls_certificate: Path | None = None
     """PEM file with the server's certificate chain. Needed for any address but loopback."""

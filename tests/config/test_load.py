@@ -100,6 +100,11 @@ def test_bad_variable_is_named(variable: str, value: str, part: str, monkeypatch
     assert part in problem()
 
 
+@pytest.mark.parametrize("address", ["nowhere", ":9464", "127.0.0.1:http", "127.0.0.1:99999"])
+def test_a_metrics_address_that_is_none(address: str) -> None:
+    assert "server.metrics_listen: must be HOST:PORT" in problem(write(f'[server]\nmetrics_listen = "{address}"'))
+
+
 def test_every_problem_of_a_file_is_listed() -> None:
     text = problem(write('[server]\nlisten = 1\ncolour = "red"\n[log]\nlevel = "loud"\n[models.m]'))
     assert len(text.splitlines()) == 5
