@@ -76,7 +76,7 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
             replicas=replicas,
             models=models,
             prices=prices,
-            observers=(StepLog(), metrics),
+            observers=(StepLog(content=settings.log.content), metrics),
             runtime_id=runtime_id,
         )
         workflows = Workflows(ledger, models)

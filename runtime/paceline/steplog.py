@@ -10,7 +10,11 @@ log = structlog.get_logger()
 
 
 class StepLog:
-    """Writes the line. An `Observer` of steps. It holds counts and ids, never content."""
+    """Writes the line. An `Observer` of steps. It holds counts and ids; with `content` a second line has the new
+    messages and the answer."""
+
+    def __init__(self, *, content: bool) -> None:
+        self._content = content
 
     def step_ended(self, report: StepReport) -> None:
         """Write one line; a level above info for an attempt that did not finish."""
@@ -42,3 +46,5 @@ class StepLog:
             first_token_ms=None if end.timings.first_token is None else round(end.timings.first_token * 1000, 3),
             total_ms=round(end.timings.total * 1000, 3),
         )
+        if self._content:
+            log.info("step_content", step_id=report.step_id, messages=report.input, output=end.output)

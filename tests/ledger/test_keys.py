@@ -71,3 +71,9 @@ async def test_bad_requests_name_the_field(ledger: SqlLedger) -> None:
         await store.create("tenant-a", "")
     with pytest.raises(InvalidArgument, match="no key abc"):
         await store.revoke("abc")
+
+
+async def test_tenants_may_have_short_names(ledger: SqlLedger) -> None:
+    store = KeyStore(ledger)
+    key, _ = await store.create("qa", "laptop")
+    assert await store.verify(key) == "qa"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from dataclasses import dataclass
@@ -21,11 +22,11 @@ from paceline.ledger.rows import from_microseconds, now
 from paceline.ledger.store import SqlLedger
 from paceline.ledger.tables import api_keys
 from paceline.ledger.writer import Operation
-from paceline.workflow.validation import check_id
 
 PREFIX = "pl"
 CACHE_SECONDS = 5.0
 MAX_NAME = 256
+TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class KeyStore:
 
     async def create(self, tenant: str, name: str) -> tuple[str, ApiKey]:
         """Make a key for a tenant; returns its text, which nobody can read again. Raises `InvalidArgument`."""
-        check_id(tenant, "tenant")
+        if not TENANT.fullmatch(tenant):
+            raise InvalidArgument("tenant: give 1 to 64 of A-Z, a-z, 0-9, _, . and -", field="tenant")
         if not 0 < len(name) <= MAX_NAME:
             raise InvalidArgument(f"name: give 1 to {MAX_NAME} characters", field="name")
         key_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)

@@ -206,6 +206,7 @@ class Dispatcher:
             request_id=job.step.request_id,
             attempt_id=end.attempt_id,
             attempt=attempt.new.number,
+            input=job.step.input,
             end=end,
         )
         for observer in self._observers:

@@ -216,6 +216,7 @@ class StepReport:
     request_id: str
     attempt_id: str
     attempt: int
+    input: tuple[Message, ...]
     end: AttemptEnd
 
 
