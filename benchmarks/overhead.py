@@ -21,6 +21,7 @@ from benchmarks import _bridge, _direct
 from benchmarks._common import Report, Served, emulator, median, percentile, serve, source_text
 from benchmarks._direct import Times
 
+from paceline.models.catalog import resolve_model
 from paceline.transcript.chat import ChatModel, load
 from paceline.transcript.context import Context
 from paceline.workflow.model import Message, Role
@@ -262,6 +263,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=20, help="pairs per case and round")
     options = parser.parse_args()
+    options.model = resolve_model(options.model)
     report = Report("overhead")
     asyncio.run(measure(report, options))
     report.write()

@@ -47,7 +47,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     path = PAIR_MODEL if options.pair else real_model()
     profile: dict[str, Any] = {"method": "ngram", "num_speculative_tokens": options.k}
     if options.pair:
-        profile = {"method": "draft_model", "num_speculative_tokens": options.k, "draft_model": real_model()}
+        profile = {"method": "draft_model", "num_speculative_tokens": options.k, "drafter": real_model()}
     return {
         "models": {"plain": {"path": path}, "drafted": {"path": path}},
         "speculation": {"on": profile},
