@@ -63,7 +63,7 @@ ENGINE_FLAGS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real vLLM with ngram speculation, all reports on and blocks of 32 tokens."""
     python, model = (os.environ.get(f"PACELINE_TEST_{name}", "") for name in ("ENGINE_PYTHON", "MODEL"))

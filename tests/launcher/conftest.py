@@ -90,3 +90,13 @@ def wait_until_gone(processes: list[int], seconds: float = 30) -> list[int]:
     while living(processes) and time.monotonic() < deadline:
         time.sleep(0.05)
     return living(processes)
+
+
+OwnChildren = Callable[[], list[psutil.Process]]
+
+
+@pytest.fixture
+def own_children() -> OwnChildren:
+    """Lists the child processes of this test: those that other tests keep, such as a real engine, do not count."""
+    before = psutil.Process().children()
+    return lambda: [child for child in psutil.Process().children() if child not in before]

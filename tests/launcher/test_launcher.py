@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import psutil
 import pytest
-from tests.launcher.conftest import PARENT, MakeEngine, living, read_pids, wait_until_gone
+from tests.launcher.conftest import PARENT, MakeEngine, OwnChildren, living, read_pids, wait_until_gone
 
 from paceline import config
 from paceline.engines.launcher import LaunchedServer, RestartPolicy, ServerState
@@ -83,7 +83,9 @@ async def test_the_next_start_ends_what_was_left_when_parent_and_guardian_were_k
     await server.close()
 
 
-async def test_no_orphan_when_the_guardian_is_killed(make_engine: MakeEngine, pids: Path, tmp_path: Path) -> None:
+async def test_no_orphan_when_the_guardian_is_killed(
+    make_engine: MakeEngine, pids: Path, tmp_path: Path, own_children: OwnChildren
+) -> None:
     policy = RestartPolicy(first_delay=600)
     restarting = asyncio.Event()
 
@@ -95,7 +97,7 @@ async def test_no_orphan_when_the_guardian_is_killed(make_engine: MakeEngine, pi
     await server.start()
     await server.wait_ready()
     started = read_pids(pids)
-    (guardian,) = psutil.Process().children()
+    (guardian,) = own_children()
 
     os.kill(guardian.pid, signal.SIGKILL)
 
@@ -146,7 +148,7 @@ async def test_a_first_start_that_fails_names_the_log_and_the_error(
     await server.close()
 
 
-async def test_start_timeout(make_engine: MakeEngine, tmp_path: Path) -> None:
+async def test_start_timeout(make_engine: MakeEngine, tmp_path: Path, own_children: OwnChildren) -> None:
     states: list[ServerState] = []
     engine = make_engine(start_timeout_seconds=2, STAND_IN_DEAF="1")
     server = LaunchedServer("one", engine, None, "m", tmp_path, on_state=states.append)
@@ -156,19 +158,21 @@ async def test_start_timeout(make_engine: MakeEngine, tmp_path: Path) -> None:
     ):
         await server.wait_ready()
     assert ("loading", "loading weights") in [(state.phase, state.detail) for state in states]
-    assert psutil.Process().children() == []
+    assert own_children() == []
     await server.close()
 
 
 @pytest.mark.parametrize("steps", range(12))
-async def test_close_at_any_moment_of_a_start_ends_it(make_engine: MakeEngine, tmp_path: Path, steps: int) -> None:
+async def test_close_at_any_moment_of_a_start_ends_it(
+    make_engine: MakeEngine, tmp_path: Path, steps: int, own_children: OwnChildren
+) -> None:
     server = LaunchedServer("one", make_engine(STAND_IN_DEAF="1"), None, "m", tmp_path, stop_grace_seconds=0.5)
     await server.start()
     for _ in range(steps):
         await asyncio.sleep(0)
     await server.close()
     assert server.state.phase == "stopped"
-    assert psutil.Process().children() == []
+    assert own_children() == []
 
 
 async def test_close_wakes_whoever_waits(make_engine: MakeEngine, tmp_path: Path) -> None:
@@ -181,7 +185,7 @@ async def test_close_wakes_whoever_waits(make_engine: MakeEngine, tmp_path: Path
         await waiting
 
 
-async def test_an_emulated_engine_starts_and_stops(tmp_path: Path) -> None:
+async def test_an_emulated_engine_starts_and_stops(tmp_path: Path, own_children: OwnChildren) -> None:
     engine = config.Engine(model="small", platform="emulated", block_size=16, max_model_len=4096)
     speculation = config.Speculation(method="ngram")
     server = LaunchedServer("one", engine, speculation, "emulated", tmp_path)
@@ -193,7 +197,7 @@ async def test_an_emulated_engine_starts_and_stops(tmp_path: Path) -> None:
     finally:
         await server.close()
     assert (model["id"], model["max_model_len"]) == ("small", 4096)
-    assert psutil.Process().children() == []
+    assert own_children() == []
 
 
 async def test_neuron_and_missing_python_are_refused_before_anything_starts(
