@@ -75,8 +75,9 @@ class Settings:
     lookup: tuple[int, int] = (2, 5)
     """Shortest and longest repeated ending that ngram looks up."""
     acceptance: tuple[float, ...] = ()
-    """Share of steps that accept at least 1, 2, ... drafted tokens, for at least `spec_tokens` of them. Empty: ngram
-    looks up the prompt, and each token of a draft model is accepted with probability 0.8 after the one before."""
+    """Share of steps that accept at least 1, 2, ... drafted tokens, for `spec_tokens` of them or more. Empty:
+    ngram looks up the prompt, and each token of a draft model is accepted with probability 0.8 after the one
+    before."""
     prompt_tokens_details: bool = False
     force_include_usage: bool = False
     per_request_metrics: bool = False
