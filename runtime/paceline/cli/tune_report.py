@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from paceline.cli.config_text import toml_value
 from paceline.speculation.tune.points import Point, lengths_by_class, points_of
 from paceline.speculation.tune.predict import error, fit_times, predict
 from paceline.speculation.tune.recommend import recommend
@@ -70,22 +72,24 @@ class Report:
             parts = ", ".join(f"{kind} {length:.2f}" for kind, length in lengths.items())
             out.print(f"acceptance length at K = {k} by class: {parts}")
         if advice := self._advice():
-            out.print(f"recommended: {self._name(advice['k'])}. {' '.join(advice['reasons'])}")
+            out.print(
+                f"recommended: {self._name(advice['k'])}. {' '.join(advice['reasons'])}\n{advice['profile']}"
+            )
         else:
-            out.print("recommended: nothing yet; off and one K must be measured first")
+            out.print("recommended: nothing yet: off and one K must be measured, with more than a few tokens")
         if self.missing:
             out.print(f"{self.missing} cells are missing: run the same command again to go on ({self._path})")
         out.print(self._note())
 
     def _table(self) -> Table:
         priced = self._usd_per_hour is not None
-        columns = ("setting", "length", "predicted", "tokens/s", "spread", "predicted", "error", "ms per token")
-        table = Table(*columns, *(["$ per M output"] if priced else []))
+        columns = ("", "length", "pred.", "tokens/s", "spread", "pred.", "error", "ms/token")
+        table = Table(*columns, *(["$/M output"] if priced else []), box=SIMPLE_HEAD)
         for point in self.points.values():
             prediction = self.predictions.get(point.k)
             speed = prediction.tokens_per_second if prediction else None
             table.add_row(
-                self._name(point.k),
+                f"K = {point.k}" if point.k else "off",
                 _number(point.acceptance_length, 2),
                 _number(prediction.acceptance_length if prediction else None, 2),
                 _number(point.speed, 1),
@@ -124,7 +128,16 @@ class Report:
         return {k: lengths for k, lengths in found.items() if len(lengths) > 1}
 
     def _advice(self) -> dict[str, Any] | None:
-        return msgspec.to_builtins(self.recommendation) if self.recommendation else None
+        if self.recommendation is None:
+            return None
+        return msgspec.to_builtins(self.recommendation) | {"profile": self._profile(self.recommendation.k)}
+
+    def _profile(self, k: int) -> str:
+        """The section to put into the configuration."""
+        found = self.conditions
+        values = {"method": "none"} if not k else {"method": found.method, "drafter": found.drafter}
+        lines = [f"{name} = {toml_value(value)}" for name, value in values.items() if value]
+        return "\n".join(["[speculation.tuned]", *lines, *([f"num_speculative_tokens = {k}"] if k else [])])
 
     def _usd_per_million(self, point: Point) -> float | None:
         """Of the hours in which `concurrency` steps generate; prompts are not in it."""

@@ -21,10 +21,10 @@ def recommend(points: Mapping[int, Point], predictions: Mapping[int, Prediction]
     """The fastest measured setting; of those within the spread of it, the smallest K.
 
     No speculation where none is faster than off by more than the spread, which is the larger one of the two
-    settings compared. None while off or every other setting is not measured.
+    settings compared. None while off has no speed or no other setting is measured.
     """
     off, drafting = points.get(0), [point for k, point in points.items() if k]
-    if off is None or not drafting:
+    if off is None or not off.speed or not drafting:
         return None
     fastest = max(drafting, key=lambda point: point.speed)
     if fastest.speed <= off.speed + _spread(fastest, off):
@@ -37,7 +37,7 @@ def recommend(points: Mapping[int, Point], predictions: Mapping[int, Prediction]
 
 
 def _not_faster(fastest: Point, off: Point) -> str:
-    ratio = fastest.speed / off.speed if off.speed else 0.0
+    ratio = fastest.speed / off.speed
     return f"The fastest, K = {fastest.k}, is {ratio:.2f} times as fast: not above off by more than the spread."
 
 

@@ -41,17 +41,13 @@ class ResultFile:
         try:
             content = path.read_bytes() if path.exists() else b""
             self._size = content.rfind(b"\n") + 1
-            lines = [
-                msgspec.json.decode(line, type=Conditions | Cell)
-                for line in content.splitlines()[: _ends(content)]
-            ]
-            if lines:
-                self._take(lines, conditions)
+            if content:
+                self._take(content[: self._size], conditions)
             else:
                 self._append(conditions)
         except msgspec.DecodeError as error:
             raise ConfigError(
-                f"--output {path}: is no result of `paceline spec tune` ({error}); name another"
+                f"--output {path}: is no result of `paceline spec tune` ({error}); name another file"
             ) from None
         except OSError as error:
             raise ConfigError(f"--output {path}: {error.strerror}; name another file") from None
@@ -66,16 +62,14 @@ class ResultFile:
         done = {(cell.k, cell.repeat) for cell in self.cells}
         return [place for place in plan if place not in done]
 
-    def _take(self, lines: Sequence[Conditions | Cell], conditions: Conditions) -> None:
-        self.cells = [line for line in lines if isinstance(line, Cell)]
-        if (found := lines[0]) == conditions:
-            return
-        if not isinstance(found, Conditions):
-            raise ConfigError(f"--output {self.path}: does not begin with its conditions; name another file")
+    def _take(self, content: bytes, conditions: Conditions) -> None:
+        first, _, rest = content.partition(b"\n")
+        found = msgspec.json.decode(first, type=Conditions)
         names = [name for name in found.__struct_fields__ if getattr(found, name) != getattr(conditions, name)]
-        raise ConfigError(
-            f"--output {self.path}: was measured with another {', '.join(names)}; name another file, or remove it"
-        )
+        if names:
+            other = ", ".join(names)
+            raise ConfigError(f"--output {self.path}: was measured with another {other}; name another file")
+        self.cells = [msgspec.json.decode(line, type=Cell) for line in rest.splitlines()]
 
     def _append(self, line: Conditions | Cell) -> None:
         content = msgspec.json.encode(line) + b"\n"
@@ -87,8 +81,3 @@ class ResultFile:
             file.flush()
             os.fsync(file.fileno())
         self._size += len(content)
-
-
-def _ends(content: bytes) -> int:
-    """Complete lines."""
-    return content.count(b"\n")

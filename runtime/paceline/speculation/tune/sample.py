@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 
@@ -55,9 +55,9 @@ class _FileMessage(msgspec.Struct, forbid_unknown_fields=True):
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
     """A line of a sample file."""
 
-    prompt_ids: list[int] = []
+    prompt_ids: list[Annotated[int, msgspec.Meta(ge=0)]] = []
     messages: list[_FileMessage] = []
-    max_tokens: int | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=2)] | None = None
     kind: StepClass = msgspec.field(default="unknown", name="class")
 
 
