@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paceline.errors import ConfigError
 from paceline.speculation.tune.counters import Counters, read_counters
 from paceline.speculation.tune.measure import Cell, StepRun, schedule
-from paceline.speculation.tune.points import Point, lengths_by_class, points_of
+from paceline.speculation.tune.points import Point, context_of, kind_of, lengths_by, points_of
 from paceline.speculation.tune.predict import Prediction, fit_times, predict
 from paceline.speculation.tune.recommend import recommend
 from paceline.speculation.tune.results import Conditions, ResultFile
@@ -105,14 +105,16 @@ def test_repeats_are_pooled_and_their_spread_is_known() -> None:
     assert points(cell(0, 10, 1.0))[0].acceptance_length is None
 
 
-def test_length_by_class() -> None:
+def test_length_by_class_and_context() -> None:
     runs = (
-        StepRun("a", "code edit", 10, 9, 1.0, drafts=2, drafted=8, accepted=7),
-        StepRun("b", "free text", 10, 9, 1.0, drafts=4, drafted=16, accepted=2),
+        StepRun("a", "code edit", 99_999, 9, 1.0, drafts=2, drafted=8, accepted=7),
+        StepRun("b", "free text", 1024, 9, 1.0, drafts=4, drafted=16, accepted=2),
         StepRun("c", "tool call", 10, 9, 1.0, drafts=0, drafted=0, accepted=0),
+        StepRun("d", "free text", 1025, 9, 1.0, drafts=1, drafted=16, accepted=8),
     )
-    found = lengths_by_class(Point(4, (Cell(4, 0, runs, Counters()),)))
-    assert found == {"code edit": 4.5, "free text": 1.5}
+    point = Point(4, (Cell(4, 0, runs, Counters()),))
+    assert lengths_by(point, kind_of) == {"code edit": 4.5, "free text": 3.0}
+    assert lengths_by(point, context_of) == {"up to 1024 tokens": 1.5, "up to 4096 tokens": 9.0, "longer": 4.5}
 
 
 class TestRecommendation:

@@ -85,7 +85,7 @@ def tune(
     results = ResultFile(output, servers.conditions(sample.digest(chosen)))
     plan = schedule(ks, repeats)
     missing = asyncio.run(_measure(servers, results, plan, chosen, minutes * 60))
-    report = Report(results, plan, missing, chosen, usd_per_hour)
+    report = Report(results, missing, chosen, usd_per_hour)
     if as_json:
         typer.echo(json.dumps(report.record(), indent=2))
     else:

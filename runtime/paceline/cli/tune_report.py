@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline.cli.config_text import toml_value
-from paceline.speculation.tune.points import Point, lengths_by_class, points_of
+from paceline.speculation.tune.points import Point, context_of, kind_of, lengths_by, points_of
 from paceline.speculation.tune.predict import error, fit_times, predict
 from paceline.speculation.tune.recommend import recommend
 from paceline.speculation.tune.results import ResultFile
@@ -30,13 +30,12 @@ class Report:
     def __init__(
         self,
         results: ResultFile,
-        plan: Sequence[tuple[int, int]],
         missing: Sequence[tuple[int, int]],
         steps: Sequence[ReplayStep],
         usd_per_hour: float | None,
     ) -> None:
         self.conditions = results.conditions
-        self.points = points_of(cell for cell in results.cells if (cell.k, cell.repeat) in set(plan))
+        self.points = points_of(results.cells)
         self.predictions = predict(self.points)
         self.recommendation = recommend(self.points, self.predictions)
         self.missing = len(missing)
@@ -68,9 +67,8 @@ class Report:
             f"{found.concurrency} at once"
         )
         out.print(self._table(), soft_wrap=False)
-        for k, lengths in self._classes().items():
-            parts = ", ".join(f"{kind} {length:.2f}" for kind, length in lengths.items())
-            out.print(f"acceptance length at K = {k} by class: {parts}")
+        for line in self._groups():
+            out.print(line)
         if advice := self._advice():
             out.print(
                 f"recommended: {self._name(advice['k'])}. {' '.join(advice['reasons'])}\n{advice['profile']}"
@@ -116,21 +114,29 @@ class Report:
             "accepted": counts.accepted,
             "accepted_per_position": list(counts.per_position),
             "acceptance_length": point.acceptance_length,
-            "acceptance_length_by_class": lengths_by_class(point),
+            "acceptance_length_by_class": lengths_by(point, kind_of),
+            "acceptance_length_by_context": lengths_by(point, context_of),
             "predicted_acceptance_length": prediction.acceptance_length if prediction else None,
             "predicted_tokens_per_second": prediction.tokens_per_second if prediction else None,
             "usd_per_million_output_tokens": self._usd_per_million(point),
         }
 
-    def _classes(self) -> dict[int, dict[str, float]]:
-        """Acceptance length by class, where there is more than one."""
-        found = {k: lengths_by_class(point) for k, point in self.points.items()}
-        return {k: lengths for k, lengths in found.items() if len(lengths) > 1}
+    def _groups(self) -> Iterator[str]:
+        """Acceptance length by class and by context at the largest K, where there is more than one."""
+        if not self.points:
+            return
+        point = self.points[max(self.points)]
+        for name, group in (("class", kind_of), ("prompt length", context_of)):
+            lengths = lengths_by(point, group)
+            if len(lengths) > 1:
+                parts = ", ".join(f"{value} {length:.2f}" for value, length in lengths.items())
+                yield f"acceptance length at K = {point.k} by {name}: {parts}"
 
     def _advice(self) -> dict[str, Any] | None:
         if self.recommendation is None:
             return None
-        return msgspec.to_builtins(self.recommendation) | {"profile": self._profile(self.recommendation.k)}
+        found = self.recommendation
+        return {"k": found.k, "reasons": list(found.reasons), "profile": self._profile(found.k)}
 
     def _profile(self, k: int) -> str:
         """The section to put into the configuration."""

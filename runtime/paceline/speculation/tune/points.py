@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
 from paceline.speculation.tune.counters import Counters
 from paceline.speculation.tune.measure import Cell, StepRun
+
+CONTEXTS = (1024, 4096, 16_384, 65_536)
+"""Prompt lengths that results are grouped by, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,21 @@ def points_of(cells: Iterable[Cell]) -> dict[int, Point]:
     return {k: Point(k, tuple(sorted(grouped[k], key=lambda cell: cell.repeat))) for k in sorted(grouped)}
 
 
-def lengths_by_class(point: Point) -> dict[str, float]:
-    """Acceptance length of each class of steps, where the engine reports drafts per request."""
-    found: dict[str, float] = {}
-    for kind in sorted({run.kind for run in point.runs}):
-        runs = [run for run in point.runs if run.kind == kind and run.drafts]
-        if drafts := sum(run.drafts or 0 for run in runs):
-            found[kind] = 1 + sum(run.accepted or 0 for run in runs) / drafts
-    return found
+def kind_of(run: StepRun) -> str:
+    """The class of a step, to group by."""
+    return run.kind
+
+
+def context_of(run: StepRun) -> str:
+    """The length of a step's prompt, to group by."""
+    return next((f"up to {most} tokens" for most in CONTEXTS if run.prompt_tokens <= most), "longer")
+
+
+def lengths_by(point: Point, group: Callable[[StepRun], str]) -> dict[str, float]:
+    """Acceptance length of each group of steps, where the engine reports drafts per request."""
+    drafts, accepted = Counter[str](), Counter[str]()
+    for run in sorted(point.runs, key=lambda run: run.prompt_tokens):
+        if run.drafts and run.accepted is not None:
+            drafts[group(run)] += run.drafts
+            accepted[group(run)] += run.accepted
+    return {name: 1 + accepted[name] / count for name, count in drafts.items()}
