@@ -203,7 +203,7 @@ class TestResultFile:
         path = tmp_path / "out.jsonl"
         results = ResultFile(path, CONDITIONS)
         results.add(cell(0, 10, 1.0))
-        results.add(cell(4, 30, 1.0))
+        results.add(cell(4, 30, 1.0, counts(1000, *range(1000, 900, -1))))
         path.write_bytes(path.read_bytes()[:-cut])
         again = ResultFile(path, CONDITIONS)
         assert again.cells == [cell(0, 10, 1.0)]
