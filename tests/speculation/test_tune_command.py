@@ -84,7 +84,8 @@ def test_the_best_setting_of_a_known_machine_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_was_measured_before_a_kill_is_kept(tmp_path: Path) -> None:
-    more = ("--steps-file", str(write_steps(tmp_path, 2)), "--engine-arg=--time-scale=0")
+    steps = str(write_steps(tmp_path, 2))
+    more = ("--steps-file", steps, "--concurrency", "2", "--engine-arg=--time-scale=0")
     output = tmp_path / "out.jsonl"
     environment = {"XDG_DATA_HOME": str(tmp_path / "data"), "PATH": "/usr/bin:/bin"}
     command = [PACELINE, *arguments(tmp_path, *more)]
