@@ -133,6 +133,15 @@ def test_no_cell_begins_without_time_for_it(tmp_path: Path) -> None:
     assert "recommended: nothing yet" in output
 
 
+def test_a_step_that_the_engine_refuses_ends_it_with_one_line(tmp_path: Path) -> None:
+    more = ("--steps-file", str(write_steps(tmp_path, 2)), "--engine-arg=--max-model-len=20")
+    code, _, errors = tune(tmp_path, *more, "--concurrency", "2", ks=(2,))
+    assert code == 1
+    assert "ENGINE_REFUSED" in errors
+    assert (tmp_path / "out.jsonl").read_text().count("\n") == 1, "only the conditions"
+    assert left_over(tmp_path) == []
+
+
 @pytest.mark.slow
 async def test_steps_of_the_ledger(tmp_path: Path) -> None:
     settings: dict[str, Any] = {

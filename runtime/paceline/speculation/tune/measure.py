@@ -101,8 +101,11 @@ async def _replay_all(
         async with room:
             return await _replay(engine, step, min(step.max_tokens, most or step.max_tokens), stop_token_ids)
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(step)) for step in steps]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(step)) for step in steps]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None  # the others were cancelled for it
     return [task.result() for task in tasks]
 
 
