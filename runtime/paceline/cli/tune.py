@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -21,22 +19,19 @@ from paceline.cli.config import ConfigFile
 from paceline.cli.failure import clear_errors
 from paceline.cli.report import labels_of
 from paceline.cli.tune_report import Report
-from paceline.engines.launcher import LaunchedServer
-from paceline.engines.vllm_http import VllmHttpEngine
+from paceline.cli.tune_servers import Servers
 from paceline.errors import ConfigError
 from paceline.ledger.store import SqlLedger
 from paceline.models.catalog import resolve_model
-from paceline.speculation.profiles import require_supported
 from paceline.speculation.tune import sample
 from paceline.speculation.tune.measure import Cell, measure, schedule
-from paceline.speculation.tune.results import Conditions, ResultFile
+from paceline.speculation.tune.results import ResultFile
 from paceline.transcript import chat
 from paceline.workflow.model import Workflow
 from paceline.workflow.ports import WorkflowFilter
 
 METHODS = ("ngram", "draft_model")
 MOST_K = 64
-NAME = "tune"
 PAGE = 500
 ROOM = 256
 """Contexts are rounded up to so many tokens."""
@@ -131,79 +126,6 @@ class Source:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """Starts the servers that are measured, one for each cell."""
-
-    target: str
-    drafter: str
-    method: str
-    platform: str
-    python: str
-    engine_args: tuple[str, ...]
-    concurrency: int
-
-    def conditions(self, digest: str) -> Conditions:
-        """What a result file of these servers is bound to."""
-        return Conditions(
-            self.target,
-            self.drafter,
-            self.method,
-            self.platform,
-            self.concurrency,
-            digest,
-            self.engine_args,
-            self.platform == "emulated",
-        )
-
-    def settings(self, k: int, max_model_len: int) -> config.Settings:
-        """The configuration of one server."""
-        profile: dict[str, Any] = {"method": "none"}
-        if k:
-            profile = {"method": self.method, "drafter": self.drafter, "num_speculative_tokens": k}
-        engine = {
-            "model": NAME,
-            "platform": self.platform,
-            "python": self.python,
-            "max_concurrent_steps": self.concurrency,
-            "max_model_len": max_model_len,
-            "speculation": NAME,
-            "extra_args": list(self.engine_args),
-        }
-        values = {
-            "models": {NAME: {"path": self.target}},
-            "engines": {NAME: engine},
-            "speculation": {NAME: profile},
-        }
-        return config.parse(values, "spec tune")
-
-    def check(self, largest: int) -> None:
-        """Raise `ConfigError` for a platform that Paceline does not start, or that does not run the method."""
-        if self.platform not in ("cpu", "cuda", "emulated"):
-            raise ConfigError(f"--platform {self.platform}: take one of cpu, cuda, emulated")
-        require_supported(self.settings(largest, ROOM).speculation[NAME], self.platform)
-
-    @asynccontextmanager
-    async def open(self, k: int, max_model_len: int) -> AsyncIterator[VllmHttpEngine]:
-        """A server that is ready; it is gone afterwards."""
-        settings = self.settings(k, max_model_len)
-        name = f"{NAME}-{self.method}-{k}" if k else f"{NAME}-off"
-        server = LaunchedServer(
-            name, settings.engines[NAME], settings.speculation[NAME], resolve_model(self.target), _log_dir()
-        )
-        engine: VllmHttpEngine | None = None
-        try:
-            await server.start()
-            await server.wait_ready()
-            engine = VllmHttpEngine(server.url)
-            await engine.probe()
-            yield engine
-        finally:
-            if engine:
-                await engine.close()
-            await server.close()
-
-
 async def _measure(
     servers: Servers,
     results: ResultFile,
@@ -242,10 +164,6 @@ async def _measure(
 def _progress() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=Console(stderr=True))
-
-
-def _log_dir() -> Path:
-    return config.data_dir() / "engines"
 
 
 def _method(method: str, drafter: str) -> str:
