@@ -80,7 +80,7 @@ class Servers:
             settings.engines[NAME],
             settings.speculation[NAME],
             resolve_model(self.target),
-            config.data_dir() / "engines",
+            config.data_dir() / "logs",
         )
         engine: VllmHttpEngine | None = None
         try:
