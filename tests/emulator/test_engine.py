@@ -166,3 +166,27 @@ async def test_drafts_are_counted_once_per_step(make_engine: MakeEngine) -> None
     assert (one.drafts.steps, one.drafts.drafted, one.drafts.accepted) == (3, 9, 6)
     assert one.draft_steps == [(2, 3)] * 3
     assert engine.totals.drafts.accepted == 6
+
+
+async def test_drafts_take_the_time_that_is_set_for_them(make_engine: MakeEngine) -> None:
+    """Three drafted tokens of each of two requests; a longer curve is cut to what is drafted."""
+    timing = Timing(0.0, 0.0, 2.0, 0.125, step_per_draft=0.5, scale=0)
+    curve = (1.0, 1.0, 0.5, 0.5, 0.5)
+    engine = make_engine(timing=timing, spec_method="draft_model", spec_tokens=3, acceptance=curve)
+    engine.waiting += [request("a"), request("b")]
+    for one, tokens in engine._next_step():
+        engine._advance(one, tokens)
+    assert engine._seconds(engine._next_step()) == 2.0 + 0.125 + 2 * 3 * 0.5
+
+
+async def test_drafts_are_drawn_by_seed_and_prompt(make_engine: MakeEngine) -> None:
+    async def draws(name: str, seed: int) -> list[tuple[int, int]]:
+        one = request(name, output=60, seed=seed)
+        engine.submit(one)
+        await read(one)
+        return one.draft_steps
+
+    engine = make_engine(max_model_len=128, spec_method="draft_model", spec_tokens=4)
+    assert await draws("a", 1) == await draws("a", 1)
+    assert await draws("a", 1) != await draws("b", 1)
+    assert await draws("a", 1) != await draws("a", 2)

@@ -79,6 +79,9 @@ async def test_the_exit_fault_sends_an_error_and_ends_the_process(launch: Launch
     assert await process.wait() == EXIT_CODE_OF_FAULT
 
 
+DRAFT_OF_TWO = '{"method":"draft_model","num_speculative_tokens":2}'
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -87,7 +90,7 @@ async def test_the_exit_fault_sends_an_error_and_ends_the_process(launch: Launch
         (["--num-gpu-blocks-override", "4"], "too few blocks"),
         (["--speculative-config", '{"method":"eagle3","num_speculative_tokens":2}'], "method must be"),
         (["--speculative-config", '{"method":"ngram"}'], "num_speculative_tokens"),
-        (["--acceptance", "0.5,0.9"], "one rate for each"),
+        (["--speculative-config", DRAFT_OF_TWO, "--acceptance", "0.9"], "one rate for each"),
         (["--script", "/no/such/file"], "No such file"),
         (["--max-num-seqs", "0"], "at least 1"),
     ],

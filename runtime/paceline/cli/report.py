@@ -52,7 +52,7 @@ def report(
     if as_json and as_csv:
         raise InvalidArgument("--json, --csv: give one of them", field="json")
     keys = tuple(by or ["model"])
-    where = CostFilter(_utc(since), _utc(until), tuple(model or ()), _labels(label or []))
+    where = CostFilter(_utc(since), _utc(until), tuple(model or ()), labels_of(label or []))
 
     async def work(ledger: SqlLedger) -> tuple[list[CostSummary], CostSummary]:
         queries = CostQueries(ledger)
@@ -85,7 +85,8 @@ def _utc(moment: datetime | None) -> datetime | None:
     return moment.replace(tzinfo=UTC) if moment else None
 
 
-def _labels(texts: list[str]) -> dict[str, str]:
+def labels_of(texts: list[str]) -> dict[str, str]:
+    """Labels of options. Raises `InvalidArgument` for what is not NAME=VALUE."""
     labels = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -15,6 +15,7 @@ from paceline import config
 from paceline.cli.config import ConfigFile
 from paceline.cli.estimate import estimate
 from paceline.cli.failure import clear_errors
+from paceline.cli.tune import tune
 from paceline.errors import ConfigError
 from paceline.speculation import checks
 from paceline.speculation.finding import Finding, Level, Subject
@@ -25,6 +26,7 @@ COLOURS: dict[Level, str] = {"ok": "green", "warning": "yellow", "refused": "red
 
 
 app.command()(estimate)
+app.command()(tune)
 
 
 @app.command()

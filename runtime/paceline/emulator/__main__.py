@@ -53,6 +53,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--prefill-fixed-seconds", type=float, default=times.prefill_fixed)
     add("--step-seconds", type=float, default=times.step)
     add("--step-per-request-seconds", type=float, default=times.step_per_request)
+    add("--step-per-draft-seconds", type=float, default=times.step_per_draft)
     add("--time-scale", type=float, default=times.scale, help="0: no waiting at all")
     return parser
 
@@ -84,6 +85,7 @@ def to_settings(options: argparse.Namespace) -> Settings:
             prefill_fixed=options.prefill_fixed_seconds,
             step=options.step_seconds,
             step_per_request=options.step_per_request_seconds,
+            step_per_draft=options.step_per_draft_seconds,
             scale=options.time_scale,
         ),
         reply_tokens=options.reply_tokens,

@@ -5,7 +5,7 @@ request starts when the block cache has room for its prompt. One step computes u
 uncached prompt tokens, in the order of starting, and one decode step of every request past its prompt, and lasts
 
     prefill_token * computed prompt tokens + prefill_fixed * started requests
-    + step + step_per_request * (batch - 1)
+    + step + step_per_request * (batch - 1) + step_per_draft * K * batch
 
 seconds times `scale`. A prompt's last step emits its first token. Each decode step emits the accepted drafts and
 one token. When blocks run out, the request that started last, or with priorities the least urgent one, loses its
@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+import zlib
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -125,7 +126,7 @@ class EmulatedEngine:
     def submit(self, request: Request) -> None:
         """Queue a request; its chunks come through `request.chunks`."""
         request.arrived = time.monotonic()
-        request.rng.seed(request.seed)
+        request.rng.seed(request.seed ^ zlib.crc32(request.prompt))
         if self.drafter:
             request.drafts = DraftCounts.empty(self.drafter.most)
         self.waiting.append(request)
@@ -170,7 +171,7 @@ class EmulatedEngine:
         prefills = [(request, tokens) for request, tokens in step if request.prefilling]
         computed = sum(tokens for _, tokens in prefills)
         starts = sum(1 for request, _ in prefills if request.starting)
-        decode = timing.decode_step(len(step) - len(prefills))
+        decode = timing.decode_step(len(step) - len(prefills), self.drafter.most if self.drafter else 0)
         return computed * timing.prefill_token + starts * timing.prefill_fixed + decode
 
     def _advance(self, request: Request, tokens: int) -> None:
@@ -279,7 +280,7 @@ def make_drafter(settings: Settings) -> Drafter | None:
     if settings.spec_method == "none":
         return None
     if settings.acceptance:
-        return AcceptanceCurve(settings.acceptance)
+        return AcceptanceCurve(settings.acceptance[: settings.spec_tokens])
     if settings.spec_method == "draft_model":
         return AcceptanceCurve(tuple(DRAFT_MODEL_ACCEPTANCE ** (at + 1) for at in range(settings.spec_tokens)))
     return PromptLookup(settings.spec_tokens, *settings.lookup)

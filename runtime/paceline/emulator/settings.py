@@ -43,12 +43,16 @@ class Timing:
     """Per decode step of a batch of one."""
     step_per_request: float = 0.001
     """Added to a decode step by each further request of the batch."""
+    step_per_draft: float = 0.0
+    """Added to a decode step by each token that a request of the batch may draft."""
     scale: float = 1.0
     """0: no waiting at all."""
 
-    def decode_step(self, batch: int) -> float:
-        """Unscaled seconds of one decode step."""
-        return self.step + self.step_per_request * (batch - 1) if batch else 0.0
+    def decode_step(self, batch: int, drafts: int = 0) -> float:
+        """Unscaled seconds of one decode step in which each request drafts at most `drafts` tokens."""
+        if not batch:
+            return 0.0
+        return self.step + self.step_per_request * (batch - 1) + self.step_per_draft * drafts * batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +75,9 @@ class Settings:
     lookup: tuple[int, int] = (2, 5)
     """Shortest and longest repeated ending that ngram looks up."""
     acceptance: tuple[float, ...] = ()
-    """Share of steps that accept at least 1, 2, ... drafted tokens. Empty: ngram looks up the prompt, and each
-    token of a draft model is accepted with probability 0.8 after the one before."""
+    """Share of steps that accept at least 1, 2, ... drafted tokens, for `spec_tokens` of them or more. Empty:
+    ngram looks up the prompt, and each token of a draft model is accepted with probability 0.8 after the one
+    before."""
     prompt_tokens_details: bool = False
     force_include_usage: bool = False
     per_request_metrics: bool = False
@@ -93,8 +98,8 @@ class Settings:
             raise ValueError("speculative-config: method must be ngram or draft_model")
         if self.spec_method != "none" and self.spec_tokens < 1:
             raise ValueError("speculative-config: num_speculative_tokens must be at least 1")
-        if self.acceptance and len(self.acceptance) != self.spec_tokens:
-            raise ValueError("acceptance: give one rate for each of num_speculative_tokens")
+        if self.acceptance and len(self.acceptance) < self.spec_tokens:
+            raise ValueError("acceptance: give one rate for each of num_speculative_tokens, or more")
         if self.spec_metrics != "off" and self.spec_method == "none":
             raise ValueError("per-request-spec-decode-metrics needs a speculative-config")
         if (self.spec_metrics != "off" or self.per_request_metrics) and not self.features.request_metrics:

@@ -147,6 +147,10 @@ class VllmHttpEngine:
             return False
         return True
 
+    async def metrics(self) -> str:
+        """The text of /metrics. Raises `EngineLost`, `EngineUnavailable` or `EngineRefused`."""
+        return (await self._get("/metrics")).decode(errors="replace")
+
     async def close(self) -> None:
         """Close the connections; streams that are running raise `EngineLost`."""
         if self._client is not None:

@@ -1,0 +1,83 @@
+"""The file of measured cells: one JSON line each, so that a measurement that was cut goes on where it was."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from paceline.errors import ConfigError
+from paceline.speculation.tune.measure import Cell
+
+
+class Conditions(msgspec.Struct, frozen=True, tag="conditions"):
+    """What all cells of a file have in common."""
+
+    target: str
+    drafter: str
+    method: str
+    platform: str
+    concurrency: int
+    sample: str
+    """`sample.digest` of the steps."""
+    engine_args: tuple[str, ...] = ()
+    emulated: bool = False
+    """No model ran."""
+
+
+class ResultFile:
+    """Cells on disk. Each is there in full, or not at all."""
+
+    def __init__(self, path: Path, conditions: Conditions) -> None:
+        """Open or create. A last line that was cut is dropped.
+
+        Raises `ConfigError` for a file of other conditions, or one that is no result file.
+        """
+        self.path = path
+        self.conditions = conditions
+        self.cells: list[Cell] = []
+        try:
+            content = path.read_bytes() if path.exists() else b""
+            self._size = content.rfind(b"\n") + 1
+            if content:
+                self._take(content[: self._size], conditions)
+            else:
+                self._append(conditions)
+        except msgspec.DecodeError as error:
+            raise ConfigError(
+                f"--output {path}: is no result of `paceline spec tune` ({error}); name another file"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"--output {path}: {error.strerror}; name another file") from None
+
+    def add(self, cell: Cell) -> None:
+        """Keep a cell. It is on disk when this returns. Raises `OSError`."""
+        self._append(cell)
+        self.cells.append(cell)
+
+    def missing(self, plan: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The (K, repeat) of a plan that have no cell yet, in order."""
+        done = {(cell.k, cell.repeat) for cell in self.cells}
+        return [place for place in plan if place not in done]
+
+    def _take(self, content: bytes, conditions: Conditions) -> None:
+        first, _, rest = content.partition(b"\n")
+        found = msgspec.json.decode(first, type=Conditions)
+        names = [name for name in found.__struct_fields__ if getattr(found, name) != getattr(conditions, name)]
+        if names:
+            other = ", ".join(names)
+            raise ConfigError(f"--output {self.path}: was measured with another {other}; name another file")
+        self.cells = [msgspec.json.decode(line, type=Cell) for line in rest.splitlines()]
+
+    def _append(self, line: Conditions | Cell) -> None:
+        content = msgspec.json.encode(line) + b"\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("r+b" if self.path.exists() else "wb") as file:
+            file.seek(self._size)
+            file.truncate()
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        self._size += len(content)
