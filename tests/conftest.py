@@ -12,7 +12,7 @@ import structlog
 @pytest.fixture(autouse=True)
 def logging_is_reset() -> Iterator[None]:
     """Commands that run inside a test configure logging onto a stream that ends with the test."""
-    handlers = list(logging.getLogger().handlers)
     yield
     structlog.reset_defaults()
-    logging.getLogger().handlers = handlers
+    root = logging.getLogger()
+    root.handlers = [handler for handler in root.handlers if handler.name != "paceline"]
