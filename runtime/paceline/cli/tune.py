@@ -52,7 +52,9 @@ def tune(
         list[str] | None, typer.Option(help="Argument for the server's command line, as it is; repeatable.")
     ] = None,
     workflow: Annotated[list[str] | None, typer.Option(help="Replay the steps of this workflow.")] = None,
-    label: Annotated[list[str] | None, typer.Option(help="Replay workflows with this label, NAME=VALUE.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="Replay workflows with this label, NAME=VALUE; needs --tenant.")
+    ] = None,
     tenant: Tenant = None,
     steps_file: Annotated[Path | None, typer.Option(help="Replay the steps of this JSONL file.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Most steps to replay, evenly spread.")] = 12,
