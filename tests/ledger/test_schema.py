@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import create_engine, inspect
+from sqlalchemy import Boolean, Float, Integer, MetaData, String, Table, create_engine, inspect
 from sqlalchemy.schema import CreateIndex, CreateTable
 from tests.ledger.conftest import BACKENDS, Postgres
 
@@ -43,6 +43,54 @@ def test_up_down_and_up_again(empty_url: str) -> None:
     assert tables_of(empty_url) == {"alembic_version"}
     schema.upgrade(empty_url)
     assert tables_of(empty_url) == {*metadata.tables, "alembic_version"}
+
+
+_NEW_IN_2 = {"step_class", "draft_steps", "pool_choice", "pool_saving_us", "pool_prefill_us"}
+
+
+def test_an_upgrade_with_rows_keeps_them(empty_url: str) -> None:
+    """An attempt of revision 0001 goes up, down and up again; what it could not know is NULL."""
+    schema.upgrade(empty_url, "0001")
+    engine = create_engine(empty_url)
+    old_tables = MetaData()
+    old_tables.reflect(engine)
+    assert not _NEW_IN_2 & set(old_tables.tables["attempts"].c.keys())
+    written: dict[str, dict[str, object]] = {}
+    with engine.begin() as connection:
+        for name in ("workflows", "steps", "attempts"):
+            written[name] = _filled(old_tables.tables[name])
+            connection.execute(old_tables.tables[name].insert(), written[name])
+    engine.dispose()
+    for go in (schema.upgrade, lambda url: schema.downgrade(url, "0001"), schema.upgrade):
+        go(empty_url)
+        for name, row in written.items():
+            found = _only_row(empty_url, name)
+            assert {column: found[column] for column in row} == row
+    attempt = _only_row(empty_url, "attempts")
+    assert {name: attempt[name] for name in _NEW_IN_2} == dict.fromkeys(_NEW_IN_2)
+
+
+def _filled(table: Table) -> dict[str, object]:
+    """A value for every column that must have one, and for every number."""
+    row: dict[str, object] = {}
+    for column in table.c:
+        if column.foreign_keys and column.nullable:
+            continue
+        if isinstance(column.type, String) and not column.nullable:
+            row[column.name] = "x"
+        elif isinstance(column.type, Integer | Float):
+            row[column.name] = 1
+        elif isinstance(column.type, Boolean):
+            row[column.name] = True
+    return row
+
+
+def _only_row(url: str, table: str) -> dict[str, object]:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        (row,) = connection.exec_driver_sql(f"SELECT * FROM {table}").mappings()
+    engine.dispose()
+    return dict(row)
 
 
 def test_migrations_make_the_tables_of_the_models(url: str) -> None:
@@ -88,7 +136,7 @@ async def test_a_newer_schema_is_refused(url: str) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     engine.dispose()
-    with pytest.raises(SchemaOutdated, match="at schema 9999, this version needs 0001"):
+    with pytest.raises(SchemaOutdated, match="at schema 9999, this version needs 0002"):
         await SqlLedger.open(url, write_timeout=5)
 
 

@@ -178,6 +178,11 @@ attempts = Table(
     Column("drafted_tokens", BigInteger),
     Column("accepted_tokens", BigInteger),
     Column("mean_acceptance_length", Float),
+    Column("draft_steps", BigInteger),  # verifications of drafts
+    Column("step_class", _WORD),  # of the answer: see workflow/stepclass.py
+    Column("pool_choice", _WORD),  # why this pool of the model, with the two terms that were compared
+    Column("pool_saving_us", BigInteger),
+    Column("pool_prefill_us", BigInteger),
     Column("queue_us", BigInteger),
     Column("first_token_us", BigInteger),
     Column("decode_us", BigInteger),
