@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -27,10 +26,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from paceline import config_references, config_sources
 from paceline.errors import ConfigError
 
-RESERVED_VARIABLES = frozenset({"API_KEY", "CONFIG", "DATA", "SANDBOX", "TEST_ENGINE_PYTHON", "TEST_MODEL"})
-"""Variables after `PACELINE_` that are no settings: the file's path, what agents use, and what tests read."""
 NANOS = 1_000_000_000
 MAX_PORT = 65_535
 
@@ -241,6 +239,17 @@ class Engine(_Section):
         return self
 
 
+class Canary(_Section):
+    """Replays greedy steps of a model's drafting engines on one that does not draft, and compares the tokens."""
+
+    share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the finished greedy steps of drafting engines that are replayed. 0: none."""
+    max_output_tokens: Annotated[int, Field(ge=1)] = 256
+    """A replay goes no further into an answer than this, in tokens."""
+    near_tie_logprob: Annotated[float, Field(ge=0)] = 0.25
+    """Two answers that part between tokens so close in log probability (nats) are a near tie, not different."""
+
+
 class Price(_Section):
     """List prices of one model, in USD per million tokens."""
 
@@ -273,6 +282,7 @@ class Settings(_Section):
     models: Table[Model] = Field(default_factory=dict)
     engines: Table[Engine] = Field(default_factory=dict)
     speculation: Table[Speculation] = Field(default_factory=dict)
+    canary: Table[Canary] = Field(default_factory=dict)
     prices: Table[Price] = Field(default_factory=dict)
     accelerators: Table[Accelerator] = Field(default_factory=dict)
     allow_unpriced: bool = False
@@ -280,13 +290,7 @@ class Settings(_Section):
 
     @model_validator(mode="after")
     def _references(self) -> Settings:
-        for name, engine in self.engines.items():
-            if engine.model not in self.models:
-                raise ValueError(f"engines.{name}.model: no [models.{engine.model}]; known: {_names(self.models)}")
-            if engine.speculation and engine.speculation not in self.speculation:
-                raise ValueError(f"engines.{name}.speculation: no [speculation.{engine.speculation}]")
-            if engine.instance_type and engine.instance_type not in self.accelerators:
-                raise ValueError(f"engines.{name}.instance_type: no [accelerators.{engine.instance_type}]")
+        config_references.check(self)
         return self
 
     @property
@@ -314,8 +318,8 @@ def load(path: Path | None = None) -> Settings:
         path = Path(named)
     if path is None and Path("paceline.toml").exists():
         path = Path("paceline.toml")
-    values = _read(path) if path else {}
-    variables = _merge_environment(values)
+    values = config_sources.read_file(path) if path else {}
+    variables = config_sources.merge_environment(values)
     return parse(values, str(path or "environment"), variables)
 
 
@@ -345,33 +349,6 @@ def _explain(item: ErrorDetails, variables: dict[str, str]) -> str:
             return f"{name}: {item['msg'].removeprefix('Value error, ')}"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(), parse_float=Decimal)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; name the file by --config", origin=path) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}", origin=path) from None
-
-
-def _merge_environment(values: dict[str, Any]) -> dict[str, str]:
-    """Put the variables into `values`; returns the variable of each field that one set."""
-    variables = {}
-    for variable, value in os.environ.items():
-        name = variable.removeprefix("PACELINE_")
-        if name == variable or name in RESERVED_VARIABLES:
-            continue
-        *parents, leaf = path = name.lower().split("__")
-        node = values
-        for part in parents:
-            node = node.setdefault(part, {})
-            if not isinstance(node, dict):
-                raise ConfigError(f"{variable}: {part} is not a section", origin=variable)
-        node[leaf] = value
-        variables[".".join(path)] = variable
-    return variables
-
-
 def _is_http(url: str) -> bool:
     """Whether a client can connect to it, or at least try."""
     try:
@@ -380,10 +357,6 @@ def _is_http(url: str) -> bool:
     except ValueError:  # a port that is no number, a label that is too long
         return False
     return parts.scheme in {"http", "https"} and bool(host)
-
-
-def _names(known: dict[str, Any]) -> str:
-    return ", ".join(sorted(known)) or "none"
 
 
 def _either(choices: Sequence[str]) -> str:
