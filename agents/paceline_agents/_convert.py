@@ -54,6 +54,7 @@ def step(message: step_pb2.Step) -> t.Step:
         answer=_answer(message.step_id, message, message.output) if finished else None,
         attempt_count=message.attempt_count,
         error_reason=message.error_reason,
+        step_class=message.step_class,
     )
 
 
@@ -100,6 +101,7 @@ def cost_summary(message: cost_service_pb2.CostSummary) -> t.CostSummary:
         ),
         cost_per_success_nanos=per_success if message.HasField("cost_per_success_usd_nanos") else None,
         example_price=message.example_price,
+        mean_acceptance_length=_reported(message, "mean_acceptance_length", message.mean_acceptance_length),
     )
 
 
@@ -145,6 +147,7 @@ def _speculation(message: usage_pb2.Speculation) -> t.Speculation:
         drafted=_reported(message, "drafted_token_count", message.drafted_token_count),
         accepted=_reported(message, "accepted_draft_token_count", message.accepted_draft_token_count),
         mean_acceptance_length=_reported(message, "mean_acceptance_length", message.mean_acceptance_length),
+        draft_steps=_reported(message, "draft_step_count", message.draft_step_count),
     )
 
 

@@ -160,6 +160,8 @@ class Speculation:
     drafted: int | None = None
     accepted: int | None = None
     mean_acceptance_length: float | None = None
+    draft_steps: int | None = None
+    """Verifications of a draft; None from an older server, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,8 @@ class Step:
     answer: Answer | None
     attempt_count: int = 0
     error_reason: str = ""
+    step_class: str = ""
+    """`code edit`, `tool call` or `free text` of a finished step; a newer server may know more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,3 +345,5 @@ class CostSummary:
     infrastructure_nanos: int | None = None
     cost_per_success_nanos: int | None = None
     example_price: bool = False
+    mean_acceptance_length: float | None = None
+    """Tokens per verification of a draft, the target's own one included; None without a verification."""

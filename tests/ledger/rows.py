@@ -118,7 +118,7 @@ def finished(of: NewAttempt, *, usage: Usage = USAGE, cost: Cost = COST) -> Atte
         workflow_id=of.workflow_id,
         state=StepState.FINISHED,
         usage=usage,
-        speculation=Speculation("ngram", 40, 30, 2.5),
+        speculation=Speculation("ngram", 40, 30, 2.5, 20),
         timings=Timings(0.5, 0.25, 1.5, 2.25),
         cost=cost,
         replica=of.replica,
@@ -129,6 +129,7 @@ def finished(of: NewAttempt, *, usage: Usage = USAGE, cost: Cost = COST) -> Atte
         segments=Segments(0, ids(1, 2, 3), ids(4, 5), "tokenizer", "template"),
         finish_reason=FinishReason.TOOL_CALLS,
         reuse=Reuse(1000, 900, 100, ReuseBreak.EVICTED),
+        step_class="tool call",
     )
 
 

@@ -12,7 +12,16 @@ from paceline.errors import InvalidArgument, WorkflowNotFound
 from paceline.ledger.reports import CostQueries
 from paceline.ledger.store import SqlLedger
 from paceline.workflow.costs import CostFilter, CostSummary
-from paceline.workflow.model import Cost, Outcome, OutcomeKind, OutcomeSource, Usage
+from paceline.workflow.model import (
+    Cost,
+    Outcome,
+    OutcomeKind,
+    OutcomeSource,
+    Speculation,
+    StepClass,
+    Timings,
+    Usage,
+)
 
 DAY = timedelta(days=1)
 EVERYTHING = CostFilter()
@@ -62,6 +71,11 @@ FIRST = CostSummary(
     output=50,
     drafted=40,
     accepted=30,
+    draft_reports=1,
+    draft_steps=20,
+    mean_acceptance_length=2.5,
+    acceptance_rate=0.75,
+    output_per_decode_second=50 / 1.5,
     unreported_attempts=1,
     list_nanos=1_300,
     retry_nanos=300,
@@ -86,6 +100,8 @@ async def test_a_workflow_with_those_that_work_for_it(costs: CostQueries) -> Non
         output=100,
         drafted=80,
         accepted=60,
+        draft_reports=2,
+        draft_steps=40,
         list_nanos=2_300,
         infrastructure_nanos=330,
         cost_per_success_nanos=2_300,
@@ -183,6 +199,8 @@ async def test_across_tenants(costs: CostQueries) -> None:
         (("label:",), "", "group_by"),
         (("tenant",), "", "group_by"),
         (("model", "model"), "", "group_by"),
+        (("pool", "pool"), "", "group_by"),
+        (("context",), "WyJhIl0", "page_token"),
         (("model", "outcome", "workflow", "day", "label:x"), "", "group_by"),
         (("model",), "junk", "page_token"),
         (("model",), "WzFd", "page_token"),
@@ -205,3 +223,124 @@ async def test_a_filter_that_no_database_takes_is_refused(costs: CostQueries, wh
     with pytest.raises(InvalidArgument) as refused:
         await costs.query(TENANT, (), where, 0, "")
     assert refused.value.field in {"filter.labels", "filter.models"}
+
+
+async def _answer(
+    ledger: SqlLedger,
+    number: int,
+    speculation: Speculation,
+    *,
+    kind: StepClass | None,
+    prompt: int = 1000,
+    model: str = "model-a",
+    decode: float | None = 1.5,
+) -> None:
+    """A workflow of its own with one finished step."""
+    workflow_id, new = f"wf-{number:05}", step(f"st-{number:05}", workflow_id=f"wf-{number:05}")
+    await ledger.create_workflow(workflow(workflow_id, model=model), "hash")
+    first = replace(attempt(new), prompt_tokens=prompt, speculation_profile=speculation.profile)
+    end = replace(
+        finished(first), speculation=speculation, step_class=kind, timings=Timings(0.5, 0.25, decode, 2.25)
+    )
+    await ledger.open_step(new, first)
+    await ledger.close_attempt(end)
+
+
+@pytest.fixture
+async def speculating(ledger: SqlLedger) -> CostQueries:
+    """Answers with and without counts: of each class, on each pool of a model, with short and long prompts; and a
+    failed step, which has no class."""
+    await _answer(ledger, 1, Speculation("k4", 40, 30, 4.0, 10), kind="code edit", prompt=1024)
+    await _answer(ledger, 2, Speculation("k4", 40, 6, 1.3, 20), kind="code edit", prompt=1025, decode=4.5)
+    await _answer(ledger, 3, Speculation("k4", 100, 99), kind="code edit", prompt=70_000, decode=0.0)  # no checks
+    await _answer(ledger, 4, Speculation("k4"), kind="tool call", prompt=65_536)
+    await _answer(ledger, 5, Speculation("k4", 0, 0, None, 0), kind="tool call", prompt=16_384)
+    await _answer(ledger, 6, Speculation(), kind="free text", prompt=4096)
+    await _answer(ledger, 7, Speculation("k4", 10, 5, 2.0, 5), kind="free text", prompt=1, model="model-b")
+    await _answer(ledger, 8, Speculation("k4", 8, 2, 1.5), kind=None, prompt=1)  # of an older version
+    await ledger.create_workflow(workflow("wf-00009"), "hash")
+    lost = step("st-00009", workflow_id="wf-00009")
+    await run_step(ledger, lost, failed(attempt(lost)))
+    await ledger.open_step(step("st-00010", workflow_id="wf-00009"), None)  # waits: it has no attempt
+    return CostQueries(ledger)
+
+
+Row = tuple[int, int, int, int, float | None, float | None]
+
+
+def _row(item: CostSummary) -> Row:
+    counts = (item.steps, item.drafted, item.accepted, item.draft_steps)
+    return (*counts, item.mean_acceptance_length, item.acceptance_rate)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (
+            "class",
+            {
+                "": (2, 8, 2, 0, None, 0.25),
+                "code edit": (3, 180, 135, 30, 1 + 36 / 30, 0.75),
+                "free text": (2, 10, 5, 5, 2.0, 0.5),
+                "tool call": (2, 0, 0, 0, None, None),
+            },
+        ),
+        (
+            "pool",
+            {
+                "model-a": (1, 0, 0, 0, None, None),
+                "model-a+k4": (6, 188, 137, 30, 1 + 36 / 30, 137 / 188),
+                "model-a+ngram": (1, 0, 0, 0, None, None),
+                "model-b+k4": (1, 10, 5, 5, 2.0, 0.5),
+            },
+        ),
+        (
+            "context",
+            {
+                "<=1024": (4, 58, 37, 15, 1 + 35 / 15, 37 / 58),
+                "<=4096": (2, 40, 6, 20, 1.3, 0.15),
+                "<=16384": (1, 0, 0, 0, None, None),
+                "<=65536": (1, 0, 0, 0, None, None),
+                ">65536": (1, 100, 99, 0, None, 0.99),
+            },
+        ),
+    ],
+)
+async def test_groups_of_attempts(speculating: CostQueries, key: str, expected: dict[str, Row]) -> None:
+    found = (await speculating.query(TENANT, (key,), EVERYTHING, 0, "")).items
+    assert [item.group for item in found] == [(name,) for name in expected]
+    assert {item.group[0]: _row(item) for item in found} == expected
+    (total,) = (await speculating.query(TENANT, (), EVERYTHING, 0, "")).items
+    for name in ("steps", "attempts", "output", "drafted", "draft_reports", "draft_steps", "list_nanos"):
+        assert sum(getattr(item, name) for item in found) == getattr(total, name), name
+    assert (total.workflows, total.draft_reports) == (9, 6)
+    for item in found:
+        by_workflow = (item.workflows, item.succeeded_workflows, item.known_outcome_workflows)
+        assert (*by_workflow, item.cost_per_success_nanos) == (None,) * 4
+
+
+async def test_speed_is_that_of_the_answers_that_took_time(speculating: CostQueries) -> None:
+    found = (await speculating.query(TENANT, ("context",), EVERYTHING, 0, "")).items
+    speeds = {item.group[0]: item.output_per_decode_second for item in found}
+    assert speeds["<=1024"] == pytest.approx(150 / 4.5)  # the failed one does not count
+    assert speeds["<=4096"] == pytest.approx(100 / 6)
+    assert speeds[">65536"] is None
+
+
+async def test_groups_of_attempts_within_groups_of_workflows(speculating: CostQueries) -> None:
+    keys = ("model", "class", "day", "context")
+    whole = (await speculating.query(TENANT, keys, EVERYTHING, 0, "")).items
+    assert [item.group[:2] for item in whole[-1:]] == [("model-b", "free text")]
+    found, token = [], ""
+    for _ in whole:
+        page = await speculating.query(TENANT, keys, EVERYTHING, 1, token)
+        found += page.items
+        token = page.next_token
+    assert (found, token) == (whole, "")
+    assert len(whole) == 8
+
+
+async def test_a_retried_step_counts_where_its_last_attempt_is(costs: CostQueries) -> None:
+    found = (await costs.query(TENANT, ("class",), CostFilter(labels={"team": "a"}), 0, "")).items
+    assert [(item.group, item.steps, item.attempts) for item in found] == [(("",), 0, 1), (("tool call",), 1, 1)]
+    assert [(item.list_nanos, item.retry_nanos) for item in found] == [(300, 300), (1_000, 0)]

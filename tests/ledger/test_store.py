@@ -155,6 +155,7 @@ async def test_a_finished_step_comes_back_as_it_went_in(ledger: SqlLedger) -> No
         usage=USAGE,
         reuse=end.reuse,
         speculation=end.speculation,
+        step_class="tool call",
         timings=end.timings,
         cost=COST,
         attempt_count=1,
@@ -371,7 +372,10 @@ async def test_every_fact_of_an_attempt_is_a_column(ledger: SqlLedger) -> None:
     await run_step(ledger, step())
     row = await ledger.database.read(_only_attempt)
     assert row.pop("mean_acceptance_length") == pytest.approx(2.5)
-    assert {key: value for key, value in row.items() if value is None} == {"checkpointed_at": None}
+    assert {key for key, value in row.items() if value is None} == {
+        *("checkpointed_at", "pool_choice", "pool_saving_us", "pool_prefill_us")
+    }
+    assert (row["draft_steps"], row["step_class"]) == (20, "tool call")
     assert row["queue_us"], row["accelerator_us"] == (500_000, 1_750_000)
     assert (row["total_us"], row["prompt_source"], row["example_price"]) == (2_250_000, "engine", True)
 

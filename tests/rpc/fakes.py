@@ -43,7 +43,7 @@ FINISHED = events.Finished(
     finish_reason=FinishReason.STOP,
     usage=Usage(uncached_prompt=4, cached_prompt=16, output=2),
     reuse=Reuse(20, 16, 4),
-    speculation=Speculation("ngram", 3, 1, 1.5),
+    speculation=Speculation("ngram", 3, 1, 1.5, 2),
     timings=Timings(0.001, 0.02, 0.3, 0.321),
     cost=Cost(1234, 56, "book", example_price=True),
     malformed_tool_calls=1,

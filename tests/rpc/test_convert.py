@@ -86,6 +86,7 @@ def read_speculation(proto: usage_pb2.Speculation) -> Speculation:
         given_value(proto, "drafted_token_count"),
         given_value(proto, "accepted_draft_token_count"),
         given_value(proto, "mean_acceptance_length"),
+        given_value(proto, "draft_step_count"),
     )
 
 
@@ -201,6 +202,7 @@ def test_steps(step: Step) -> None:
         ended_at=values.moment(proto.end_time, "") if proto.HasField("end_time") else None,
     )
     assert read == step
+    assert proto.step_class == (step.step_class or "")
 
 
 @given(FINISHED)
@@ -224,9 +226,9 @@ def test_cost_summaries(summary: CostSummary) -> None:
     proto: cost_service_pb2.CostSummary = over_the_wire(costs.summary_to_proto(summary))
     assert summary == CostSummary(
         group=tuple(proto.group),
-        workflows=proto.workflow_count,
-        succeeded_workflows=proto.succeeded_workflow_count,
-        known_outcome_workflows=proto.known_outcome_workflow_count,
+        workflows=given_value(proto, "workflow_count"),
+        succeeded_workflows=given_value(proto, "succeeded_workflow_count"),
+        known_outcome_workflows=given_value(proto, "known_outcome_workflow_count"),
         steps=proto.step_count,
         attempts=proto.attempt_count,
         uncached_prompt=proto.uncached_prompt_token_count,
@@ -234,6 +236,11 @@ def test_cost_summaries(summary: CostSummary) -> None:
         output=proto.output_token_count,
         drafted=proto.drafted_token_count,
         accepted=proto.accepted_draft_token_count,
+        draft_reports=proto.draft_report_count,
+        draft_steps=proto.draft_step_count,
+        mean_acceptance_length=given_value(proto, "mean_acceptance_length"),
+        acceptance_rate=given_value(proto, "acceptance_rate"),
+        output_per_decode_second=given_value(proto, "output_tokens_per_decode_second"),
         unreported_attempts=proto.unreported_attempt_count,
         unpriced_attempts=proto.unpriced_attempt_count,
         list_nanos=proto.list_cost_usd_nanos,

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import ConfigError
-from paceline.speculation.tune.sample import ReplayStep, choose, classify, digest, of_file
+from paceline.speculation.tune.sample import ReplayStep, choose, digest, of_file
 from paceline.transcript import chat
 from paceline.workflow.model import Message, Role, ToolCall
+from paceline.workflow.stepclass import classify
 
 
 def answer(text: str, *calls: ToolCall) -> Message:

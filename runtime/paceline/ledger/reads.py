@@ -19,7 +19,16 @@ from paceline.workflow.ports import WorkflowFilter
 _OF_ATTEMPT = (
     *("replica", "uncached_prompt_tokens", "cached_prompt_tokens", "cache_write_tokens", "output_tokens"),
     *("reasoning_tokens", "prompt_source", "output_source", "speculation_profile", "drafted_tokens"),
-    *("accepted_tokens", "mean_acceptance_length", "queue_us", "first_token_us", "decode_us", "total_us"),
+    *(
+        "accepted_tokens",
+        "mean_acceptance_length",
+        "draft_steps",
+        "step_class",
+        "queue_us",
+        "first_token_us",
+        "decode_us",
+        "total_us",
+    ),
     *("list_nanos", "infrastructure_nanos", "price_name", "example_price"),
 )
 

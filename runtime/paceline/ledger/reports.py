@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -15,10 +15,12 @@ from sqlalchemy import (
     FromClause,
     Row,
     Select,
+    String,
     and_,
     case,
     func,
     literal,
+    literal_column,
     or_,
     select,
     tuple_,
@@ -29,11 +31,12 @@ from paceline.errors import InvalidArgument, WorkflowNotFound
 from paceline.ledger.paging import from_token, to_token
 from paceline.ledger.prices import round_half_even
 from paceline.ledger.reads import has_label
-from paceline.ledger.rows import EPOCH, to_microseconds
+from paceline.ledger.rows import EPOCH, MILLION, to_microseconds
 from paceline.ledger.store import SqlLedger
 from paceline.ledger.tables import attempts, steps, workflow_labels, workflows
 from paceline.workflow.costs import CostFilter, CostSummary
 from paceline.workflow.model import OutcomeKind, Page, StepState
+from paceline.workflow.stepclass import CONTEXT_LIMITS, CONTEXTS
 from paceline.workflow.validation import check_cost_filter, check_page
 
 MAX_KEYS = 4
@@ -41,6 +44,8 @@ LABEL = "label:"
 DAY = 24 * 3600 * 1_000_000
 _KNOWN = (OutcomeKind.SUCCEEDED.value, OutcomeKind.FAILED.value, OutcomeKind.ABANDONED.value)
 _ENDED = (StepState.FINISHED.value, StepState.FAILED.value, StepState.CANCELLED.value)
+_MODEL: ColumnElement[str] = literal_column("selected.model", String)
+"""The model of the workflow, in a query whose selection is named `selected`."""
 _SUMS = (
     *(
         "workflows",
@@ -53,6 +58,11 @@ _SUMS = (
         "output",
         "drafted",
         "accepted",
+        "draft_reports",
+        "draft_steps",
+        "verified",
+        "timed_output",
+        "decode_us",
     ),
     *(
         "unreported",
@@ -84,8 +94,9 @@ class CostQueries:
     ) -> Page[CostSummary]:
         """Return the sums of each group, ordered by the group's values.
 
-        Keys: model, outcome, workflow, day (UTC day of the workflow's creation), label:NAME; across tenants also
-        tenant. Raises `InvalidArgument`.
+        Keys of workflows: model, outcome, workflow, day (UTC day of the workflow's creation), label:NAME; across
+        tenants also tenant. Keys of attempts: class, pool, context. With one of those, what is counted by workflow
+        is None. Raises `InvalidArgument`.
         """
         size = check_page(page_size, page_token)
         check_cost_filter(where)
@@ -97,23 +108,49 @@ class CostQueries:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """One group key: its name and its value of a workflow."""
+    """One group key: its name and its value of a workflow, or of an attempt."""
 
     name: str
     value: ColumnElement[Any]
+    of_attempt: bool = False
+
+    @property
+    def number(self) -> bool:
+        """Whether the database has a number for it, so that groups are in its order."""
+        return self.name in {"day", "context"}
 
     def text(self, value: Any) -> str:
         """The value as clients see it."""
-        return (EPOCH + timedelta(days=value)).date().isoformat() if self.name == "day" else str(value)
+        if self.name == "day":
+            return (EPOCH + timedelta(days=value)).date().isoformat()
+        return CONTEXTS[value] if self.name == "context" else str(value)
 
 
 def _keys(tenant: str | None, names: Sequence[str]) -> list[_Key]:
     if len(names) > MAX_KEYS or len(set(names)) < len(names):
         raise InvalidArgument(f"group_by: give at most {MAX_KEYS} keys, each once", field="group_by")
-    return [_Key(name, _value(tenant, name)) for name in names]
+    of_attempts = _of_attempts()
+    return [
+        _Key(name, of_attempts[name], True)
+        if name in of_attempts
+        else _Key(name, _value(tenant, name, of_attempts))
+        for name in names
+    ]
 
 
-def _value(tenant: str | None, name: str) -> ColumnElement[Any]:
+def _of_attempts() -> dict[str, ColumnElement[Any]]:
+    """Keys whose value is one of an attempt."""
+    profile = attempts.c.speculation_profile
+    longest = len(CONTEXTS) - 1
+    buckets = [(attempts.c.prompt_tokens <= limit, place) for place, limit in enumerate(CONTEXT_LIMITS)]
+    return {
+        "class": func.coalesce(attempts.c.step_class, ""),
+        "pool": case((profile == "", _MODEL), else_=_MODEL + "+" + profile),
+        "context": case(*buckets, else_=longest),
+    }
+
+
+def _value(tenant: str | None, name: str, others: Iterable[str]) -> ColumnElement[Any]:
     columns: dict[str, ColumnElement[Any]] = {
         "model": workflows.c.model,
         "outcome": func.coalesce(workflows.c.outcome_kind, ""),
@@ -126,7 +163,7 @@ def _value(tenant: str | None, name: str) -> ColumnElement[Any]:
         return columns[name]
     if name.startswith(LABEL) and name != LABEL:
         return func.coalesce(_label_value(name.removeprefix(LABEL)), "")
-    known = ", ".join(columns)
+    known = ", ".join([*columns, *others])
     raise InvalidArgument(f"group_by: no key {name}; keys are {known} and label:NAME", field="group_by", key=name)
 
 
@@ -188,7 +225,7 @@ def _after(page_token: str, keys: list[_Key]) -> list[int | str] | None:
     after = from_token(page_token, list[int | str])
     if after is None:
         return None
-    if [type(value) for value in after] != [int if key.name == "day" else str for key in keys]:
+    if [type(value) for value in after] != [int if key.number else str for key in keys]:
         raise InvalidArgument("page_token: belongs to another query; start without one", field="page_token")
     return after
 
@@ -212,26 +249,30 @@ def _name(number: int) -> str:
 
 
 def _selection(keys: list[_Key]) -> Select[Any]:
-    """The workflows to count, with their group keys."""
+    """The workflows to count, with those group keys that are theirs."""
     return select(
         workflows.c.tenant,
         workflows.c.workflow_id,
         workflows.c.outcome_kind,
-        *(key.value.label(_name(number)) for number, key in enumerate(keys)),
+        workflows.c.model,
+        *(key.value.label(_name(number)) for number, key in enumerate(keys) if not key.of_attempt),
     )
 
 
 def _sums(selected: CTE, keys: list[_Key]) -> Select[Any]:
     """One row of sums for each group. Each source is summed by itself, so that no join multiplies rows."""
-    names = [_name(number) for number in range(len(keys))]
     known = selected.c.outcome_kind.in_(_KNOWN)
     succeeded = selected.c.outcome_kind == OutcomeKind.SUCCEEDED.value
-    parts = union_all(
-        _part(selected, names, selected, workflows=func.count(), succeeded=_count(succeeded), known=_count(known)),
-        _part(selected, names, _of(selected, steps), steps=_count(steps.c.state.in_(_ENDED))),
-        _part(selected, names, _of(selected, attempts), **_attempt_sums(known)),
-    ).subquery("parts")
-    groups = [parts.c[name] for name in names]
+    of_steps, sources = _of(selected, steps), []
+    if any(key.of_attempt for key in keys):
+        of_steps = of_steps.join(attempts, attempts.c.attempt_id == steps.c.last_attempt_id)
+    else:
+        counts = {"workflows": func.count(), "succeeded": _count(succeeded), "known": _count(known)}
+        sources.append(_part(selected, keys, selected, **counts))
+    sources.append(_part(selected, keys, of_steps, steps=_count(steps.c.state.in_(_ENDED))))
+    sources.append(_part(selected, keys, _of(selected, attempts), **_attempt_sums(known)))
+    parts = union_all(*sources).subquery("parts")
+    groups = [parts.c[_name(number)] for number in range(len(keys))]
     sums = [func.coalesce(func.sum(parts.c[name]), 0).label(name) for name in _SUMS]
     return select(*groups, *sums).group_by(*groups)
 
@@ -241,10 +282,16 @@ def _of(selected: CTE, table: FromClause) -> FromClause:
     return selected.join(table, same)
 
 
-def _part(selected: CTE, names: list[str], source: FromClause, **sums: ColumnElement[int]) -> Select[Any]:
-    groups = [selected.c[name] for name in names]
+def _part(selected: CTE, keys: list[_Key], source: FromClause, **sums: ColumnElement[int]) -> Select[Any]:
+    """Sums of one source. Grouped by the names of the keys: PostgreSQL takes an expression with values in it for
+    another one when it is repeated."""
+    names = [_name(number) for number in range(len(keys))]
+    groups = [
+        (key.value if key.of_attempt else selected.c[name]).label(name)
+        for key, name in zip(keys, names, strict=True)
+    ]
     values = [sums.get(name, literal(0)).label(name) for name in _SUMS]
-    return select(*groups, *values).select_from(source).group_by(*groups)
+    return select(*groups, *values).select_from(source).group_by(*names)
 
 
 def _attempt_sums(known: ColumnElement[bool]) -> dict[str, ColumnElement[int]]:
@@ -260,6 +307,11 @@ def _attempt_sums(known: ColumnElement[bool]) -> dict[str, ColumnElement[int]]:
         "output": _sum(answer, a.output_tokens),
         "drafted": _sum(answer, a.drafted_tokens),
         "accepted": _sum(answer, a.accepted_tokens),
+        "draft_reports": _count(and_(answer, a.drafted_tokens.is_not(None))),
+        "draft_steps": _sum(answer, a.draft_steps),
+        "verified": _sum(and_(answer, a.draft_steps.is_not(None)), a.accepted_tokens),
+        "timed_output": _sum(and_(answer, a.decode_us > 0), a.output_tokens),
+        "decode_us": _sum(and_(answer, a.output_tokens.is_not(None)), a.decode_us),
         "unreported": _count(and_(ended, missing)),
         "unpriced": _count(and_(ended, a.list_nanos.is_(None))),
         "list_nanos": _sum(ended, a.list_nanos),
@@ -283,11 +335,13 @@ def _summary(row: Row[Any], keys: list[_Key]) -> CostSummary:
     group = tuple(key.text(value) for key, value in zip(keys, row, strict=False))
     total = {name: int(getattr(row, name)) for name in _SUMS}
     succeeded = total["succeeded"]
+    by_workflow = not any(key.of_attempt for key in keys)
+    verified, checks = total["verified"], total["draft_steps"]
     return CostSummary(
         group=group,
-        workflows=total["workflows"],
-        succeeded_workflows=succeeded,
-        known_outcome_workflows=total["known"],
+        workflows=total["workflows"] if by_workflow else None,
+        succeeded_workflows=succeeded if by_workflow else None,
+        known_outcome_workflows=total["known"] if by_workflow else None,
         steps=total["steps"],
         attempts=total["attempts"],
         uncached_prompt=total["uncached"],
@@ -295,6 +349,13 @@ def _summary(row: Row[Any], keys: list[_Key]) -> CostSummary:
         output=total["output"],
         drafted=total["drafted"],
         accepted=total["accepted"],
+        draft_reports=total["draft_reports"],
+        draft_steps=checks,
+        mean_acceptance_length=1 + verified / checks if checks else None,
+        acceptance_rate=total["accepted"] / total["drafted"] if total["drafted"] else None,
+        output_per_decode_second=(
+            total["timed_output"] * MILLION / total["decode_us"] if total["decode_us"] else None
+        ),
         unreported_attempts=total["unreported"],
         unpriced_attempts=total["unpriced"],
         list_nanos=total["list_nanos"],

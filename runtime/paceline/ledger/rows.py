@@ -214,6 +214,7 @@ def speculation_values(speculation: Speculation) -> Values:
         "drafted_tokens": speculation.drafted,
         "accepted_tokens": speculation.accepted,
         "mean_acceptance_length": speculation.mean_acceptance_length,
+        "draft_steps": speculation.draft_steps,
     }
 
 
@@ -240,6 +241,7 @@ def attempt_end_values(end: AttemptEnd) -> Values:
         "decode_us": _duration(end.timings.decode),
         "total_us": _duration(end.timings.total),
         "accelerator_us": _duration(end.accelerator_seconds),
+        "step_class": end.step_class,
         "ended_at": to_microseconds(end.ended_at),
     }
 
@@ -288,6 +290,7 @@ def step_from_row(row: Row[Any], preambles: Mapping[str | None, Preamble]) -> St
         usage=_usage(row),
         reuse=_reuse(row),
         speculation=_speculation(row),
+        step_class=row.step_class,
         timings=_timings(row),
         cost=_cost(row),
         attempt_count=row.attempt_count,
@@ -333,7 +336,11 @@ def _reuse(row: Row[Any]) -> Reuse | None:
 
 def _speculation(row: Row[Any]) -> Speculation:
     return Speculation(
-        row.speculation_profile or "", row.drafted_tokens, row.accepted_tokens, row.mean_acceptance_length
+        row.speculation_profile or "",
+        row.drafted_tokens,
+        row.accepted_tokens,
+        row.mean_acceptance_length,
+        row.draft_steps,
     )
 
 

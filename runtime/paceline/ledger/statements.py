@@ -22,7 +22,13 @@ _USAGE = (
     *("uncached_prompt_tokens", "cached_prompt_tokens", "cache_write_tokens", "output_tokens", "reasoning_tokens"),
     *("prompt_source", "output_source"),
 )
-_SPECULATION = ("speculation_profile", "drafted_tokens", "accepted_tokens", "mean_acceptance_length")
+_SPECULATION = (
+    "speculation_profile",
+    "drafted_tokens",
+    "accepted_tokens",
+    "mean_acceptance_length",
+    "draft_steps",
+)
 _COST = ("list_nanos", "infrastructure_nanos", "price_name", "example_price")
 
 
@@ -125,7 +131,7 @@ END_ATTEMPT = HotStatement(
         _set(
             attempts,
             *("state", "error_reason", *_USAGE, *_SPECULATION, *_COST, "queue_us", "first_token_us", "decode_us"),
-            *("total_us", "accelerator_us", "ended_at"),
+            *("total_us", "accelerator_us", "step_class", "ended_at"),
         )
     )
     .returning(

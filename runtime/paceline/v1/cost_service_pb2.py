@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epaceline/v1/cost_service.proto\x12\x0bpaceline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf6\x04\n\x0b\x43ostSummary\x12\r\n\x05group\x18\x01 \x03(\t\x12\x16\n\x0eworkflow_count\x18\x02 \x01(\x03\x12 \n\x18succeeded_workflow_count\x18\x03 \x01(\x03\x12$\n\x1cknown_outcome_workflow_count\x18\x04 \x01(\x03\x12\x12\n\nstep_count\x18\x05 \x01(\x03\x12\x15\n\rattempt_count\x18\x06 \x01(\x03\x12#\n\x1buncached_prompt_token_count\x18\x07 \x01(\x03\x12!\n\x19\x63\x61\x63hed_prompt_token_count\x18\x08 \x01(\x03\x12\x1a\n\x12output_token_count\x18\t \x01(\x03\x12\x1b\n\x13\x64rafted_token_count\x18\n \x01(\x03\x12\"\n\x1a\x61\x63\x63\x65pted_draft_token_count\x18\x0b \x01(\x03\x12 \n\x18unreported_attempt_count\x18\x0c \x01(\x03\x12\x1b\n\x13list_cost_usd_nanos\x18\r \x01(\x03\x12\x1c\n\x14retry_cost_usd_nanos\x18\x0e \x01(\x03\x12*\n\x1dinfrastructure_cost_usd_nanos\x18\x0f \x01(\x03H\x00\x88\x01\x01\x12\'\n\x1a\x63ost_per_success_usd_nanos\x18\x10 \x01(\x03H\x01\x88\x01\x01\x12\x15\n\rexample_price\x18\x11 \x01(\x08\x12\x1e\n\x16unpriced_attempt_count\x18\x12 \x01(\x03\x42 \n\x1e_infrastructure_cost_usd_nanosB\x1d\n\x1b_cost_per_success_usd_nanos\"G\n\x16GetWorkflowCostRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12\x18\n\x10include_children\x18\x02 \x01(\x08\"D\n\x17GetWorkflowCostResponse\x12)\n\x07summary\x18\x01 \x01(\x0b\x32\x18.paceline.v1.CostSummary\"\xea\x01\n\nCostFilter\x12\x34\n\x10\x63reate_time_from\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0e\x63reate_time_to\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06models\x18\x03 \x03(\t\x12\x33\n\x06labels\x18\x04 \x03(\x0b\x32#.paceline.v1.CostFilter.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"u\n\x11QueryCostsRequest\x12\x10\n\x08group_by\x18\x01 \x03(\t\x12\'\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x17.paceline.v1.CostFilter\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"Z\n\x12QueryCostsResponse\x12+\n\tsummaries\x18\x01 \x03(\x0b\x32\x18.paceline.v1.CostSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xba\x01\n\x0b\x43ostService\x12\\\n\x0fGetWorkflowCost\x12#.paceline.v1.GetWorkflowCostRequest\x1a$.paceline.v1.GetWorkflowCostResponse\x12M\n\nQueryCosts\x12\x1e.paceline.v1.QueryCostsRequest\x1a\x1f.paceline.v1.QueryCostsResponseB<Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epaceline/v1/cost_service.proto\x12\x0bpaceline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd0\x07\n\x0b\x43ostSummary\x12\r\n\x05group\x18\x01 \x03(\t\x12\x1b\n\x0eworkflow_count\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12%\n\x18succeeded_workflow_count\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12)\n\x1cknown_outcome_workflow_count\x18\x04 \x01(\x03H\x02\x88\x01\x01\x12\x12\n\nstep_count\x18\x05 \x01(\x03\x12\x15\n\rattempt_count\x18\x06 \x01(\x03\x12#\n\x1buncached_prompt_token_count\x18\x07 \x01(\x03\x12!\n\x19\x63\x61\x63hed_prompt_token_count\x18\x08 \x01(\x03\x12\x1a\n\x12output_token_count\x18\t \x01(\x03\x12\x1b\n\x13\x64rafted_token_count\x18\n \x01(\x03\x12\"\n\x1a\x61\x63\x63\x65pted_draft_token_count\x18\x0b \x01(\x03\x12 \n\x18unreported_attempt_count\x18\x0c \x01(\x03\x12\x1b\n\x13list_cost_usd_nanos\x18\r \x01(\x03\x12\x1c\n\x14retry_cost_usd_nanos\x18\x0e \x01(\x03\x12*\n\x1dinfrastructure_cost_usd_nanos\x18\x0f \x01(\x03H\x03\x88\x01\x01\x12\'\n\x1a\x63ost_per_success_usd_nanos\x18\x10 \x01(\x03H\x04\x88\x01\x01\x12\x15\n\rexample_price\x18\x11 \x01(\x08\x12\x1e\n\x16unpriced_attempt_count\x18\x12 \x01(\x03\x12\x1a\n\x12\x64raft_report_count\x18\x13 \x01(\x03\x12\x18\n\x10\x64raft_step_count\x18\x14 \x01(\x03\x12#\n\x16mean_acceptance_length\x18\x15 \x01(\x01H\x05\x88\x01\x01\x12\x1c\n\x0f\x61\x63\x63\x65ptance_rate\x18\x16 \x01(\x01H\x06\x88\x01\x01\x12,\n\x1foutput_tokens_per_decode_second\x18\x17 \x01(\x01H\x07\x88\x01\x01\x42\x11\n\x0f_workflow_countB\x1b\n\x19_succeeded_workflow_countB\x1f\n\x1d_known_outcome_workflow_countB \n\x1e_infrastructure_cost_usd_nanosB\x1d\n\x1b_cost_per_success_usd_nanosB\x19\n\x17_mean_acceptance_lengthB\x12\n\x10_acceptance_rateB\"\n _output_tokens_per_decode_second\"G\n\x16GetWorkflowCostRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12\x18\n\x10include_children\x18\x02 \x01(\x08\"D\n\x17GetWorkflowCostResponse\x12)\n\x07summary\x18\x01 \x01(\x0b\x32\x18.paceline.v1.CostSummary\"\xea\x01\n\nCostFilter\x12\x34\n\x10\x63reate_time_from\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x0e\x63reate_time_to\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06models\x18\x03 \x03(\t\x12\x33\n\x06labels\x18\x04 \x03(\x0b\x32#.paceline.v1.CostFilter.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"u\n\x11QueryCostsRequest\x12\x10\n\x08group_by\x18\x01 \x03(\t\x12\'\n\x06\x66ilter\x18\x02 \x01(\x0b\x32\x17.paceline.v1.CostFilter\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"Z\n\x12QueryCostsResponse\x12+\n\tsummaries\x18\x01 \x03(\x0b\x32\x18.paceline.v1.CostSummary\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t2\xba\x01\n\x0b\x43ostService\x12\\\n\x0fGetWorkflowCost\x12#.paceline.v1.GetWorkflowCostRequest\x1a$.paceline.v1.GetWorkflowCostResponse\x12M\n\nQueryCosts\x12\x1e.paceline.v1.QueryCostsRequest\x1a\x1f.paceline.v1.QueryCostsResponseB<Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,19 +36,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COSTFILTER_LABELSENTRY']._loaded_options = None
   _globals['_COSTFILTER_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_COSTSUMMARY']._serialized_start=81
-  _globals['_COSTSUMMARY']._serialized_end=711
-  _globals['_GETWORKFLOWCOSTREQUEST']._serialized_start=713
-  _globals['_GETWORKFLOWCOSTREQUEST']._serialized_end=784
-  _globals['_GETWORKFLOWCOSTRESPONSE']._serialized_start=786
-  _globals['_GETWORKFLOWCOSTRESPONSE']._serialized_end=854
-  _globals['_COSTFILTER']._serialized_start=857
-  _globals['_COSTFILTER']._serialized_end=1091
-  _globals['_COSTFILTER_LABELSENTRY']._serialized_start=1046
-  _globals['_COSTFILTER_LABELSENTRY']._serialized_end=1091
-  _globals['_QUERYCOSTSREQUEST']._serialized_start=1093
-  _globals['_QUERYCOSTSREQUEST']._serialized_end=1210
-  _globals['_QUERYCOSTSRESPONSE']._serialized_start=1212
-  _globals['_QUERYCOSTSRESPONSE']._serialized_end=1302
-  _globals['_COSTSERVICE']._serialized_start=1305
-  _globals['_COSTSERVICE']._serialized_end=1491
+  _globals['_COSTSUMMARY']._serialized_end=1057
+  _globals['_GETWORKFLOWCOSTREQUEST']._serialized_start=1059
+  _globals['_GETWORKFLOWCOSTREQUEST']._serialized_end=1130
+  _globals['_GETWORKFLOWCOSTRESPONSE']._serialized_start=1132
+  _globals['_GETWORKFLOWCOSTRESPONSE']._serialized_end=1200
+  _globals['_COSTFILTER']._serialized_start=1203
+  _globals['_COSTFILTER']._serialized_end=1437
+  _globals['_COSTFILTER_LABELSENTRY']._serialized_start=1392
+  _globals['_COSTFILTER_LABELSENTRY']._serialized_end=1437
+  _globals['_QUERYCOSTSREQUEST']._serialized_start=1439
+  _globals['_QUERYCOSTSREQUEST']._serialized_end=1556
+  _globals['_QUERYCOSTSRESPONSE']._serialized_start=1558
+  _globals['_QUERYCOSTSRESPONSE']._serialized_end=1648
+  _globals['_COSTSERVICE']._serialized_start=1651
+  _globals['_COSTSERVICE']._serialized_end=1837
 # @@protoc_insertion_point(module_scope)

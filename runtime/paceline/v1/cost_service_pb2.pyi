@@ -45,14 +45,19 @@ class CostSummary(_message.Message):
     COST_PER_SUCCESS_USD_NANOS_FIELD_NUMBER: _builtins.int
     EXAMPLE_PRICE_FIELD_NUMBER: _builtins.int
     UNPRICED_ATTEMPT_COUNT_FIELD_NUMBER: _builtins.int
+    DRAFT_REPORT_COUNT_FIELD_NUMBER: _builtins.int
+    DRAFT_STEP_COUNT_FIELD_NUMBER: _builtins.int
+    MEAN_ACCEPTANCE_LENGTH_FIELD_NUMBER: _builtins.int
+    ACCEPTANCE_RATE_FIELD_NUMBER: _builtins.int
+    OUTPUT_TOKENS_PER_DECODE_SECOND_FIELD_NUMBER: _builtins.int
     workflow_count: _builtins.int
-    """Workflows."""
+    """Workflows. Not set in groups of attempts, which share workflows."""
     succeeded_workflow_count: _builtins.int
-    """Workflows that succeeded."""
+    """Workflows that succeeded. Not set in groups of attempts."""
     known_outcome_workflow_count: _builtins.int
-    """Workflows whose outcome is known: succeeded, failed or abandoned."""
+    """Workflows whose outcome is known: succeeded, failed or abandoned. Not set in groups of attempts."""
     step_count: _builtins.int
-    """Steps that ended."""
+    """Steps that ended; in groups of attempts each where its last attempt is."""
     attempt_count: _builtins.int
     """Dispatches to replicas."""
     uncached_prompt_token_count: _builtins.int
@@ -74,11 +79,25 @@ class CostSummary(_message.Message):
     infrastructure_cost_usd_nanos: _builtins.int
     """Provisional infrastructure cost; attempts without an hourly price add nothing. Not set when none has one."""
     cost_per_success_usd_nanos: _builtins.int
-    """List cost of the workflows with a known outcome divided by the succeeded ones. Not set without a success."""
+    """List cost of the workflows with a known outcome divided by the succeeded ones. Not set without a success and in
+    groups of attempts.
+    """
     example_price: _builtins.bool
     """At least one price is an example of a default configuration."""
     unpriced_attempt_count: _builtins.int
     """Attempts of models without a list price: list_cost_usd_nanos does not contain them."""
+    draft_report_count: _builtins.int
+    """Answers that report what was drafted; the draft counts are theirs."""
+    draft_step_count: _builtins.int
+    """Verifications of drafts, as far as reported."""
+    mean_acceptance_length: _builtins.float
+    """Mean tokens per verification, the target's own token included, of the answers that report verifications. Not
+    set without one.
+    """
+    acceptance_rate: _builtins.float
+    """Accepted by drafted tokens. Not set when none was drafted."""
+    output_tokens_per_decode_second: _builtins.float
+    """Generated tokens by the time from first to last token, of the answers that took some. Not set without one."""
     @_builtins.property
     def group(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Values of the group_by keys, in their order; empty text where a workflow has none."""
@@ -87,9 +106,9 @@ class CostSummary(_message.Message):
         self,
         *,
         group: _abc.Iterable[_builtins.str] | None = ...,
-        workflow_count: _builtins.int = ...,
-        succeeded_workflow_count: _builtins.int = ...,
-        known_outcome_workflow_count: _builtins.int = ...,
+        workflow_count: _builtins.int | None = ...,
+        succeeded_workflow_count: _builtins.int | None = ...,
+        known_outcome_workflow_count: _builtins.int | None = ...,
         step_count: _builtins.int = ...,
         attempt_count: _builtins.int = ...,
         uncached_prompt_token_count: _builtins.int = ...,
@@ -104,19 +123,48 @@ class CostSummary(_message.Message):
         cost_per_success_usd_nanos: _builtins.int | None = ...,
         example_price: _builtins.bool = ...,
         unpriced_attempt_count: _builtins.int = ...,
+        draft_report_count: _builtins.int = ...,
+        draft_step_count: _builtins.int = ...,
+        mean_acceptance_length: _builtins.float | None = ...,
+        acceptance_rate: _builtins.float | None = ...,
+        output_tokens_per_decode_second: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos", "_infrastructure_cost_usd_nanos", b"_infrastructure_cost_usd_nanos", "cost_per_success_usd_nanos", b"cost_per_success_usd_nanos", "infrastructure_cost_usd_nanos", b"infrastructure_cost_usd_nanos"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_acceptance_rate", b"_acceptance_rate", "_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos", "_infrastructure_cost_usd_nanos", b"_infrastructure_cost_usd_nanos", "_known_outcome_workflow_count", b"_known_outcome_workflow_count", "_mean_acceptance_length", b"_mean_acceptance_length", "_output_tokens_per_decode_second", b"_output_tokens_per_decode_second", "_succeeded_workflow_count", b"_succeeded_workflow_count", "_workflow_count", b"_workflow_count", "acceptance_rate", b"acceptance_rate", "cost_per_success_usd_nanos", b"cost_per_success_usd_nanos", "infrastructure_cost_usd_nanos", b"infrastructure_cost_usd_nanos", "known_outcome_workflow_count", b"known_outcome_workflow_count", "mean_acceptance_length", b"mean_acceptance_length", "output_tokens_per_decode_second", b"output_tokens_per_decode_second", "succeeded_workflow_count", b"succeeded_workflow_count", "workflow_count", b"workflow_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos", "_infrastructure_cost_usd_nanos", b"_infrastructure_cost_usd_nanos", "accepted_draft_token_count", b"accepted_draft_token_count", "attempt_count", b"attempt_count", "cached_prompt_token_count", b"cached_prompt_token_count", "cost_per_success_usd_nanos", b"cost_per_success_usd_nanos", "drafted_token_count", b"drafted_token_count", "example_price", b"example_price", "group", b"group", "infrastructure_cost_usd_nanos", b"infrastructure_cost_usd_nanos", "known_outcome_workflow_count", b"known_outcome_workflow_count", "list_cost_usd_nanos", b"list_cost_usd_nanos", "output_token_count", b"output_token_count", "retry_cost_usd_nanos", b"retry_cost_usd_nanos", "step_count", b"step_count", "succeeded_workflow_count", b"succeeded_workflow_count", "uncached_prompt_token_count", b"uncached_prompt_token_count", "unpriced_attempt_count", b"unpriced_attempt_count", "unreported_attempt_count", b"unreported_attempt_count", "workflow_count", b"workflow_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_acceptance_rate", b"_acceptance_rate", "_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos", "_infrastructure_cost_usd_nanos", b"_infrastructure_cost_usd_nanos", "_known_outcome_workflow_count", b"_known_outcome_workflow_count", "_mean_acceptance_length", b"_mean_acceptance_length", "_output_tokens_per_decode_second", b"_output_tokens_per_decode_second", "_succeeded_workflow_count", b"_succeeded_workflow_count", "_workflow_count", b"_workflow_count", "acceptance_rate", b"acceptance_rate", "accepted_draft_token_count", b"accepted_draft_token_count", "attempt_count", b"attempt_count", "cached_prompt_token_count", b"cached_prompt_token_count", "cost_per_success_usd_nanos", b"cost_per_success_usd_nanos", "draft_report_count", b"draft_report_count", "draft_step_count", b"draft_step_count", "drafted_token_count", b"drafted_token_count", "example_price", b"example_price", "group", b"group", "infrastructure_cost_usd_nanos", b"infrastructure_cost_usd_nanos", "known_outcome_workflow_count", b"known_outcome_workflow_count", "list_cost_usd_nanos", b"list_cost_usd_nanos", "mean_acceptance_length", b"mean_acceptance_length", "output_token_count", b"output_token_count", "output_tokens_per_decode_second", b"output_tokens_per_decode_second", "retry_cost_usd_nanos", b"retry_cost_usd_nanos", "step_count", b"step_count", "succeeded_workflow_count", b"succeeded_workflow_count", "uncached_prompt_token_count", b"uncached_prompt_token_count", "unpriced_attempt_count", b"unpriced_attempt_count", "unreported_attempt_count", b"unreported_attempt_count", "workflow_count", b"workflow_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__acceptance_rate: _TypeAlias = _typing.Literal["acceptance_rate"]  # noqa: Y015
+    _WhichOneofArgType__acceptance_rate: _TypeAlias = _typing.Literal["_acceptance_rate", b"_acceptance_rate"]  # noqa: Y015
     _WhichOneofReturnType__cost_per_success_usd_nanos: _TypeAlias = _typing.Literal["cost_per_success_usd_nanos"]  # noqa: Y015
     _WhichOneofArgType__cost_per_success_usd_nanos: _TypeAlias = _typing.Literal["_cost_per_success_usd_nanos", b"_cost_per_success_usd_nanos"]  # noqa: Y015
     _WhichOneofReturnType__infrastructure_cost_usd_nanos: _TypeAlias = _typing.Literal["infrastructure_cost_usd_nanos"]  # noqa: Y015
     _WhichOneofArgType__infrastructure_cost_usd_nanos: _TypeAlias = _typing.Literal["_infrastructure_cost_usd_nanos", b"_infrastructure_cost_usd_nanos"]  # noqa: Y015
+    _WhichOneofReturnType__known_outcome_workflow_count: _TypeAlias = _typing.Literal["known_outcome_workflow_count"]  # noqa: Y015
+    _WhichOneofArgType__known_outcome_workflow_count: _TypeAlias = _typing.Literal["_known_outcome_workflow_count", b"_known_outcome_workflow_count"]  # noqa: Y015
+    _WhichOneofReturnType__mean_acceptance_length: _TypeAlias = _typing.Literal["mean_acceptance_length"]  # noqa: Y015
+    _WhichOneofArgType__mean_acceptance_length: _TypeAlias = _typing.Literal["_mean_acceptance_length", b"_mean_acceptance_length"]  # noqa: Y015
+    _WhichOneofReturnType__output_tokens_per_decode_second: _TypeAlias = _typing.Literal["output_tokens_per_decode_second"]  # noqa: Y015
+    _WhichOneofArgType__output_tokens_per_decode_second: _TypeAlias = _typing.Literal["_output_tokens_per_decode_second", b"_output_tokens_per_decode_second"]  # noqa: Y015
+    _WhichOneofReturnType__succeeded_workflow_count: _TypeAlias = _typing.Literal["succeeded_workflow_count"]  # noqa: Y015
+    _WhichOneofArgType__succeeded_workflow_count: _TypeAlias = _typing.Literal["_succeeded_workflow_count", b"_succeeded_workflow_count"]  # noqa: Y015
+    _WhichOneofReturnType__workflow_count: _TypeAlias = _typing.Literal["workflow_count"]  # noqa: Y015
+    _WhichOneofArgType__workflow_count: _TypeAlias = _typing.Literal["_workflow_count", b"_workflow_count"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__acceptance_rate) -> _WhichOneofReturnType__acceptance_rate | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_per_success_usd_nanos) -> _WhichOneofReturnType__cost_per_success_usd_nanos | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__infrastructure_cost_usd_nanos) -> _WhichOneofReturnType__infrastructure_cost_usd_nanos | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__known_outcome_workflow_count) -> _WhichOneofReturnType__known_outcome_workflow_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__mean_acceptance_length) -> _WhichOneofReturnType__mean_acceptance_length | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__output_tokens_per_decode_second) -> _WhichOneofReturnType__output_tokens_per_decode_second | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__succeeded_workflow_count) -> _WhichOneofReturnType__succeeded_workflow_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__workflow_count) -> _WhichOneofReturnType__workflow_count | None: ...
 
 Global___CostSummary: _TypeAlias = CostSummary  # noqa: Y015
 
@@ -248,7 +296,10 @@ class QueryCostsRequest(_message.Message):
     """The next_page_token of the previous page; empty for the first."""
     @_builtins.property
     def group_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Keys to group by: "model", "outcome", "workflow", "day" (UTC) or "label:NAME"; at most 4. Empty: one sum."""
+        """Keys to group by, at most 4. Of workflows: "model", "outcome", "workflow", "day" (UTC) or "label:NAME". Of
+        attempts: "class" of the answer, "pool" (MODEL+PROFILE, or MODEL without speculation) or "context" (length of the
+        prompt: <=1024, <=4096, <=16384, <=65536, >65536). Empty: one sum.
+        """
 
     @_builtins.property
     def filter(self) -> Global___CostFilter:

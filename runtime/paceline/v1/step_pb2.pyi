@@ -112,6 +112,7 @@ class Step(_message.Message):
     END_TIME_FIELD_NUMBER: _builtins.int
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
     MALFORMED_TOOL_CALL_COUNT_FIELD_NUMBER: _builtins.int
+    STEP_CLASS_FIELD_NUMBER: _builtins.int
     step_id: _builtins.str
     """Opaque id."""
     workflow_id: _builtins.str
@@ -134,6 +135,10 @@ class Step(_message.Message):
     """Message of the error of a failed or cancelled step."""
     malformed_tool_call_count: _builtins.int
     """Malformed tool calls that were left in the text of the answer."""
+    step_class: _builtins.str
+    """Class of the answer, as in the group key "class" of QueryCosts: "code edit", "tool call" or "free text". Empty
+    unless finished. May grow.
+    """
     @_builtins.property
     def input(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
         """The messages that were appended."""
@@ -193,10 +198,11 @@ class Step(_message.Message):
         end_time: _timestamp_pb2.Timestamp | None = ...,
         error_message: _builtins.str = ...,
         malformed_tool_call_count: _builtins.int = ...,
+        step_class: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "create_time", b"create_time", "end_time", b"end_time", "output", b"output", "reuse", b"reuse", "speculation", b"speculation", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_count", b"attempt_count", "cost", b"cost", "create_time", b"create_time", "end_time", b"end_time", "error_message", b"error_message", "error_reason", b"error_reason", "finish_reason", b"finish_reason", "input", b"input", "malformed_tool_call_count", b"malformed_tool_call_count", "output", b"output", "parent_step_id", b"parent_step_id", "replica", b"replica", "request_id", b"request_id", "reuse", b"reuse", "speculation", b"speculation", "state", b"state", "step_id", b"step_id", "timings", b"timings", "usage", b"usage", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_count", b"attempt_count", "cost", b"cost", "create_time", b"create_time", "end_time", b"end_time", "error_message", b"error_message", "error_reason", b"error_reason", "finish_reason", b"finish_reason", "input", b"input", "malformed_tool_call_count", b"malformed_tool_call_count", "output", b"output", "parent_step_id", b"parent_step_id", "replica", b"replica", "request_id", b"request_id", "reuse", b"reuse", "speculation", b"speculation", "state", b"state", "step_class", b"step_class", "step_id", b"step_id", "timings", b"timings", "usage", b"usage", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

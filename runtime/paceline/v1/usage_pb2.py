@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17paceline/v1/usage.proto\x12\x0bpaceline.v1\x1a\x1egoogle/protobuf/duration.proto\"\xb1\x03\n\x05Usage\x12(\n\x1buncached_prompt_token_count\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12&\n\x19\x63\x61\x63hed_prompt_token_count\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12$\n\x17\x63\x61\x63he_write_token_count\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x1f\n\x12output_token_count\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\"\n\x15reasoning_token_count\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12/\n\rprompt_source\x18\x06 \x01(\x0e\x32\x18.paceline.v1.UsageSource\x12/\n\routput_source\x18\x07 \x01(\x0e\x32\x18.paceline.v1.UsageSourceB\x1e\n\x1c_uncached_prompt_token_countB\x1c\n\x1a_cached_prompt_token_countB\x1a\n\x18_cache_write_token_countB\x15\n\x13_output_token_countB\x18\n\x16_reasoning_token_count\"\xe0\x01\n\x0bSpeculation\x12\x0f\n\x07profile\x18\x01 \x01(\t\x12 \n\x13\x64rafted_token_count\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\'\n\x1a\x61\x63\x63\x65pted_draft_token_count\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12#\n\x16mean_acceptance_length\x18\x04 \x01(\x01H\x02\x88\x01\x01\x42\x16\n\x14_drafted_token_countB\x1d\n\x1b_accepted_draft_token_countB\x19\n\x17_mean_acceptance_length\"\x8d\x01\n\x05Reuse\x12\x1a\n\x12prompt_token_count\x18\x01 \x01(\x03\x12\x1b\n\x13\x63\x61rried_token_count\x18\x02 \x01(\x03\x12\x1c\n\x14rendered_token_count\x18\x03 \x01(\x03\x12-\n\x0c\x62reak_reason\x18\x04 \x01(\x0e\x32\x17.paceline.v1.ReuseBreak\"\xb8\x01\n\x07Timings\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0b\x66irst_token\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06\x64\x65\x63ode\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xb9\x01\n\x04\x43ost\x12 \n\x13list_cost_usd_nanos\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12*\n\x1dinfrastructure_cost_usd_nanos\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x12\n\nprice_name\x18\x03 \x01(\t\x12\x15\n\rexample_price\x18\x04 \x01(\x08\x42\x16\n\x14_list_cost_usd_nanosB \n\x1e_infrastructure_cost_usd_nanos*\x96\x01\n\x0bUsageSource\x12\x1c\n\x18USAGE_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n\x13USAGE_SOURCE_ENGINE\x10\x01\x12\x17\n\x13USAGE_SOURCE_STREAM\x10\x02\x12\x1b\n\x17USAGE_SOURCE_CHECKPOINT\x10\x03\x12\x1a\n\x16USAGE_SOURCE_PREDICTED\x10\x04*\xfd\x01\n\nReuseBreak\x12\x1b\n\x17REUSE_BREAK_UNSPECIFIED\x10\x00\x12\x1e\n\x1aREUSE_BREAK_EDITED_HISTORY\x10\x01\x12\x1d\n\x19REUSE_BREAK_TOOLS_CHANGED\x10\x02\x12\x1e\n\x1aREUSE_BREAK_SYSTEM_CHANGED\x10\x03\x12 \n\x1cREUSE_BREAK_TEMPLATE_CHANGED\x10\x04\x12!\n\x1dREUSE_BREAK_TOKENIZER_CHANGED\x10\x05\x12\x17\n\x13REUSE_BREAK_EVICTED\x10\x06\x12\x15\n\x11REUSE_BREAK_MOVED\x10\x07\x42<Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17paceline/v1/usage.proto\x12\x0bpaceline.v1\x1a\x1egoogle/protobuf/duration.proto\"\xb1\x03\n\x05Usage\x12(\n\x1buncached_prompt_token_count\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12&\n\x19\x63\x61\x63hed_prompt_token_count\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12$\n\x17\x63\x61\x63he_write_token_count\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\x1f\n\x12output_token_count\x18\x04 \x01(\x03H\x03\x88\x01\x01\x12\"\n\x15reasoning_token_count\x18\x05 \x01(\x03H\x04\x88\x01\x01\x12/\n\rprompt_source\x18\x06 \x01(\x0e\x32\x18.paceline.v1.UsageSource\x12/\n\routput_source\x18\x07 \x01(\x0e\x32\x18.paceline.v1.UsageSourceB\x1e\n\x1c_uncached_prompt_token_countB\x1c\n\x1a_cached_prompt_token_countB\x1a\n\x18_cache_write_token_countB\x15\n\x13_output_token_countB\x18\n\x16_reasoning_token_count\"\x94\x02\n\x0bSpeculation\x12\x0f\n\x07profile\x18\x01 \x01(\t\x12 \n\x13\x64rafted_token_count\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\'\n\x1a\x61\x63\x63\x65pted_draft_token_count\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12#\n\x16mean_acceptance_length\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x1d\n\x10\x64raft_step_count\x18\x05 \x01(\x03H\x03\x88\x01\x01\x42\x16\n\x14_drafted_token_countB\x1d\n\x1b_accepted_draft_token_countB\x19\n\x17_mean_acceptance_lengthB\x13\n\x11_draft_step_count\"\x8d\x01\n\x05Reuse\x12\x1a\n\x12prompt_token_count\x18\x01 \x01(\x03\x12\x1b\n\x13\x63\x61rried_token_count\x18\x02 \x01(\x03\x12\x1c\n\x14rendered_token_count\x18\x03 \x01(\x03\x12-\n\x0c\x62reak_reason\x18\x04 \x01(\x0e\x32\x17.paceline.v1.ReuseBreak\"\xb8\x01\n\x07Timings\x12(\n\x05queue\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0b\x66irst_token\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06\x64\x65\x63ode\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12(\n\x05total\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xb9\x01\n\x04\x43ost\x12 \n\x13list_cost_usd_nanos\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12*\n\x1dinfrastructure_cost_usd_nanos\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x12\n\nprice_name\x18\x03 \x01(\t\x12\x15\n\rexample_price\x18\x04 \x01(\x08\x42\x16\n\x14_list_cost_usd_nanosB \n\x1e_infrastructure_cost_usd_nanos*\x96\x01\n\x0bUsageSource\x12\x1c\n\x18USAGE_SOURCE_UNSPECIFIED\x10\x00\x12\x17\n\x13USAGE_SOURCE_ENGINE\x10\x01\x12\x17\n\x13USAGE_SOURCE_STREAM\x10\x02\x12\x1b\n\x17USAGE_SOURCE_CHECKPOINT\x10\x03\x12\x1a\n\x16USAGE_SOURCE_PREDICTED\x10\x04*\xfd\x01\n\nReuseBreak\x12\x1b\n\x17REUSE_BREAK_UNSPECIFIED\x10\x00\x12\x1e\n\x1aREUSE_BREAK_EDITED_HISTORY\x10\x01\x12\x1d\n\x19REUSE_BREAK_TOOLS_CHANGED\x10\x02\x12\x1e\n\x1aREUSE_BREAK_SYSTEM_CHANGED\x10\x03\x12 \n\x1cREUSE_BREAK_TEMPLATE_CHANGED\x10\x04\x12!\n\x1dREUSE_BREAK_TOKENIZER_CHANGED\x10\x05\x12\x17\n\x13REUSE_BREAK_EVICTED\x10\x06\x12\x15\n\x11REUSE_BREAK_MOVED\x10\x07\x42<Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,18 +33,18 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.usage_pb2', _gl
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1'
-  _globals['_USAGESOURCE']._serialized_start=1255
-  _globals['_USAGESOURCE']._serialized_end=1405
-  _globals['_REUSEBREAK']._serialized_start=1408
-  _globals['_REUSEBREAK']._serialized_end=1661
+  _globals['_USAGESOURCE']._serialized_start=1307
+  _globals['_USAGESOURCE']._serialized_end=1457
+  _globals['_REUSEBREAK']._serialized_start=1460
+  _globals['_REUSEBREAK']._serialized_end=1713
   _globals['_USAGE']._serialized_start=73
   _globals['_USAGE']._serialized_end=506
   _globals['_SPECULATION']._serialized_start=509
-  _globals['_SPECULATION']._serialized_end=733
-  _globals['_REUSE']._serialized_start=736
-  _globals['_REUSE']._serialized_end=877
-  _globals['_TIMINGS']._serialized_start=880
-  _globals['_TIMINGS']._serialized_end=1064
-  _globals['_COST']._serialized_start=1067
-  _globals['_COST']._serialized_end=1252
+  _globals['_SPECULATION']._serialized_end=785
+  _globals['_REUSE']._serialized_start=788
+  _globals['_REUSE']._serialized_end=929
+  _globals['_TIMINGS']._serialized_start=932
+  _globals['_TIMINGS']._serialized_end=1116
+  _globals['_COST']._serialized_start=1119
+  _globals['_COST']._serialized_end=1304
 # @@protoc_insertion_point(module_scope)

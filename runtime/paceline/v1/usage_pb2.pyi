@@ -171,6 +171,7 @@ class Speculation(_message.Message):
     DRAFTED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     ACCEPTED_DRAFT_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     MEAN_ACCEPTANCE_LENGTH_FIELD_NUMBER: _builtins.int
+    DRAFT_STEP_COUNT_FIELD_NUMBER: _builtins.int
     profile: _builtins.str
     """Name of the speculation profile of the replica; empty for none."""
     drafted_token_count: _builtins.int
@@ -179,6 +180,8 @@ class Speculation(_message.Message):
     """Drafted tokens that the target model accepted."""
     mean_acceptance_length: _builtins.float
     """Mean tokens per verification step, the target's own token included."""
+    draft_step_count: _builtins.int
+    """Verifications of a draft."""
     def __init__(
         self,
         *,
@@ -186,19 +189,24 @@ class Speculation(_message.Message):
         drafted_token_count: _builtins.int | None = ...,
         accepted_draft_token_count: _builtins.int | None = ...,
         mean_acceptance_length: _builtins.float | None = ...,
+        draft_step_count: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accepted_draft_token_count", b"_accepted_draft_token_count", "_drafted_token_count", b"_drafted_token_count", "_mean_acceptance_length", b"_mean_acceptance_length", "accepted_draft_token_count", b"accepted_draft_token_count", "drafted_token_count", b"drafted_token_count", "mean_acceptance_length", b"mean_acceptance_length"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accepted_draft_token_count", b"_accepted_draft_token_count", "_draft_step_count", b"_draft_step_count", "_drafted_token_count", b"_drafted_token_count", "_mean_acceptance_length", b"_mean_acceptance_length", "accepted_draft_token_count", b"accepted_draft_token_count", "draft_step_count", b"draft_step_count", "drafted_token_count", b"drafted_token_count", "mean_acceptance_length", b"mean_acceptance_length"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accepted_draft_token_count", b"_accepted_draft_token_count", "_drafted_token_count", b"_drafted_token_count", "_mean_acceptance_length", b"_mean_acceptance_length", "accepted_draft_token_count", b"accepted_draft_token_count", "drafted_token_count", b"drafted_token_count", "mean_acceptance_length", b"mean_acceptance_length", "profile", b"profile"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accepted_draft_token_count", b"_accepted_draft_token_count", "_draft_step_count", b"_draft_step_count", "_drafted_token_count", b"_drafted_token_count", "_mean_acceptance_length", b"_mean_acceptance_length", "accepted_draft_token_count", b"accepted_draft_token_count", "draft_step_count", b"draft_step_count", "drafted_token_count", b"drafted_token_count", "mean_acceptance_length", b"mean_acceptance_length", "profile", b"profile"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accepted_draft_token_count: _TypeAlias = _typing.Literal["accepted_draft_token_count"]  # noqa: Y015
     _WhichOneofArgType__accepted_draft_token_count: _TypeAlias = _typing.Literal["_accepted_draft_token_count", b"_accepted_draft_token_count"]  # noqa: Y015
+    _WhichOneofReturnType__draft_step_count: _TypeAlias = _typing.Literal["draft_step_count"]  # noqa: Y015
+    _WhichOneofArgType__draft_step_count: _TypeAlias = _typing.Literal["_draft_step_count", b"_draft_step_count"]  # noqa: Y015
     _WhichOneofReturnType__drafted_token_count: _TypeAlias = _typing.Literal["drafted_token_count"]  # noqa: Y015
     _WhichOneofArgType__drafted_token_count: _TypeAlias = _typing.Literal["_drafted_token_count", b"_drafted_token_count"]  # noqa: Y015
     _WhichOneofReturnType__mean_acceptance_length: _TypeAlias = _typing.Literal["mean_acceptance_length"]  # noqa: Y015
     _WhichOneofArgType__mean_acceptance_length: _TypeAlias = _typing.Literal["_mean_acceptance_length", b"_mean_acceptance_length"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__accepted_draft_token_count) -> _WhichOneofReturnType__accepted_draft_token_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__draft_step_count) -> _WhichOneofReturnType__draft_step_count | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__drafted_token_count) -> _WhichOneofReturnType__drafted_token_count | None: ...
     @_typing.overload

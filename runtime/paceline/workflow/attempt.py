@@ -139,7 +139,7 @@ class Attempt:
         if end is None or end.drafted is None:
             return Speculation(profile)
         length = 1 + (end.accepted or 0) / end.draft_steps if end.draft_steps else None
-        return Speculation(profile, end.drafted, end.accepted, length)
+        return Speculation(profile, end.drafted, end.accepted, length, end.draft_steps)
 
     def cost(self) -> Cost:
         """Money so far; the infrastructure part is provisional."""

@@ -28,6 +28,7 @@ from paceline.workflow.ports import AttemptEnd, Ledger, NewAttempt, Observer, Pr
 from paceline.workflow.prompts import Prompt, Prompts
 from paceline.workflow.replicas import Replica, Replicas, Waiting
 from paceline.workflow.run import StepRun
+from paceline.workflow.stepclass import classify
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,8 @@ class Dispatcher:
             request_id=job.step.request_id,
             attempt_id=end.attempt_id,
             attempt=attempt.new.number,
+            prompt_tokens=attempt.new.prompt_tokens,
+            draft_limit=attempt.replica.draft_tokens,
             input=job.step.input,
             end=end,
         )
@@ -303,6 +306,7 @@ def _success(job: _Job, attempt: Attempt) -> AttemptEnd:
         segments=job.prompt.segments(job.served.chat, attempt.kept()),
         finish_reason=attempt.finish_reason(),
         reuse=outcome.reuse_of(job.prompt, attempt.replica, usage.cached_prompt),
+        step_class=classify(answer.message),
     )
 
 

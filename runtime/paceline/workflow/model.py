@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -105,6 +105,12 @@ class Speculation:
     drafted: int | None = None
     accepted: int | None = None
     mean_acceptance_length: float | None = None
+    draft_steps: int | None = None
+    """Verifications of a draft."""
+
+
+StepClass = Literal["code edit", "tool call", "free text", "unknown"]
+"""What an answer is, as `stepclass.classify` tells."""
 
 
 class ReuseBreak(StrEnum):
@@ -273,6 +279,8 @@ class Step:
     usage: Usage = field(default_factory=Usage)
     reuse: Reuse | None = None
     speculation: Speculation = field(default_factory=Speculation)
+    step_class: StepClass | None = None
+    """None unless it is finished, and of steps that ended before classes were kept."""
     timings: Timings | None = None
     cost: Cost = field(default_factory=Cost)
     attempt_count: int = 0

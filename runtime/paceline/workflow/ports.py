@@ -16,6 +16,7 @@ from paceline.workflow.model import (
     Segments,
     Speculation,
     Step,
+    StepClass,
     StepState,
     Timings,
     Usage,
@@ -63,9 +64,10 @@ class AttemptCheckpoint:
 class AttemptEnd:
     """The end of an attempt and of its step, committed together.
 
-    For a finished step: `output`, `segments`, `finish_reason` and `reuse` are set, the head of the workflow moves
-    to the step and its binding to `replica`. Otherwise `error_reason` is set and nothing is appended.
-    The reservation of the attempt is released and the real cost and tokens are added to the workflow's spend.
+    For a finished step: `output`, `segments`, `finish_reason`, `reuse` and `step_class` are set, the head of the
+    workflow moves to the step and its binding to `replica`. Otherwise `error_reason` is set and nothing is
+    appended. The reservation of the attempt is released and the real cost and tokens are added to the workflow's
+    spend.
     """
 
     attempt_id: str
@@ -85,6 +87,7 @@ class AttemptEnd:
     segments: Segments | None = None
     finish_reason: FinishReason | None = None
     reuse: Reuse | None = None
+    step_class: StepClass | None = None
     error_reason: str = ""
     error_message: str = ""
 
@@ -216,6 +219,9 @@ class StepReport:
     request_id: str
     attempt_id: str
     attempt: int
+    prompt_tokens: int
+    draft_limit: int
+    """Most tokens that the replica drafts at once (K); 0 without speculation."""
     input: tuple[Message, ...]
     end: AttemptEnd
 

@@ -44,4 +44,9 @@ def summary_to_proto(summary: CostSummary) -> pb.CostSummary:
         infrastructure_cost_usd_nanos=summary.infrastructure_nanos,
         cost_per_success_usd_nanos=summary.cost_per_success_nanos,
         example_price=summary.example_price,
+        draft_report_count=summary.draft_reports,
+        draft_step_count=summary.draft_steps,
+        mean_acceptance_length=summary.mean_acceptance_length,
+        acceptance_rate=summary.acceptance_rate,
+        output_tokens_per_decode_second=summary.output_per_decode_second,
     )

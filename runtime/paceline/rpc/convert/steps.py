@@ -122,6 +122,7 @@ def step_to_proto(step: Step) -> pb.Step:
         error_reason=step.error_reason,
         error_message=step.error_message,
         malformed_tool_call_count=step.malformed_tool_calls,
+        step_class=step.step_class or "",
         replica=step.replica,
         create_time=timestamp(step.created_at),
         end_time=timestamp(step.ended_at),

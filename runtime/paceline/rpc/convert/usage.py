@@ -30,6 +30,7 @@ def speculation_to_proto(speculation: Speculation) -> pb.Speculation:
         drafted_token_count=speculation.drafted,
         accepted_draft_token_count=speculation.accepted,
         mean_acceptance_length=speculation.mean_acceptance_length,
+        draft_step_count=speculation.draft_steps,
     )
 
 

@@ -12,8 +12,8 @@ import msgspec
 
 from paceline.engines.base import Engine, GenerateRequest, GenerationEnd
 from paceline.speculation.tune.counters import Counters, read_counters
-from paceline.speculation.tune.sample import ReplayStep, StepClass
-from paceline.workflow.model import Sampling
+from paceline.speculation.tune.sample import ReplayStep
+from paceline.workflow.model import Sampling, StepClass
 
 WARM_TOKENS = 8
 """Generated from each prompt before the clock starts: its prefix is cached then, as in mid-workflow, and every

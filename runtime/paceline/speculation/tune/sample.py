@@ -7,18 +7,16 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
 from paceline.errors import ConfigError
 from paceline.transcript.chat import ChatModel
 from paceline.transcript.context import context_of
-from paceline.workflow.model import Message, Page, Role, Segments, Step, StepState, Workflow
+from paceline.workflow.model import Message, Page, Role, Segments, Step, StepClass, StepState, Workflow
+from paceline.workflow.stepclass import classify
 
-StepClass = Literal["code edit", "tool call", "free text", "unknown"]
-CODE_MARKS = ("```", "<<<<<<< ", "\n@@ ", "diff --git ", "*** Begin Patch")
-"""What code in an answer begins with: a fence, or one of the usual forms of an edit."""
 PAGE = 500
 ID_BYTES = 4
 
@@ -59,16 +57,6 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     messages: list[_FileMessage] = []
     max_tokens: Annotated[int, msgspec.Meta(ge=2)] | None = None
     kind: StepClass = msgspec.field(default="unknown", name="class")
-
-
-def classify(answer: Message | None) -> StepClass:
-    """`tool call` for an answer that calls a tool, else `code edit` for one with a code fence or a patch, else
-    `free text`. Without an answer `unknown`."""
-    if answer is None:
-        return "unknown"
-    if answer.tool_calls:
-        return "tool call"
-    return "code edit" if any(mark in f"\n{answer.content}" for mark in CODE_MARKS) else "free text"
 
 
 async def of_workflows(
