@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from paceline import background, config
+from paceline import background, config, config_references
 from paceline.errors import LedgerUnavailable
 from paceline.fleet import Fleet
 from paceline.ledger.keys import KeyStore
@@ -24,6 +25,7 @@ from paceline.models.catalog import resolve_model
 from paceline.rpc.server import RpcServer, create_server
 from paceline.steplog import StepLog
 from paceline.transcript import chat
+from paceline.workflow.canary import Canary, Watch
 from paceline.workflow.closing import Closer
 from paceline.workflow.dispatch import Dispatcher, Served
 from paceline.workflow.identity import new_id
@@ -69,6 +71,7 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
         ledger = await stack.enter_async_context(_open_ledger(settings, runtime_id))
         replicas = Replicas(settings.limits.max_queued_steps)
         closer, metrics = Closer(), Metrics()
+        canary = _canary(settings, replicas, metrics)
         dispatcher = Dispatcher(
             ledger=ledger,
             closer=closer,
@@ -76,7 +79,7 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
             replicas=replicas,
             models=models,
             prices=prices,
-            observers=(StepLog(content=settings.log.content), metrics),
+            observers=(StepLog(content=settings.log.content), metrics, canary),
             runtime_id=runtime_id,
         )
         workflows = Workflows(ledger, models)
@@ -85,6 +88,7 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
         _maintain(stack, settings.ledger, dispatcher, closer, ledger=ledger, runtime_id=runtime_id)
         fleet = Fleet(settings, paths, replicas, config.data_dir() / "logs")
         await fleet.start(stack)
+        background.start(stack, "canary", canary.run())
         _watch(metrics, steps, replicas, closer)
         metrics_port = _serve_metrics(stack, metrics, settings.server.metrics_listen)
         server = await create_server(
@@ -96,6 +100,20 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
         log.info("runtime_started", runtime_id=runtime_id, port=server.port, metrics_port=metrics_port)
         yield Runtime(runtime_id, server.port, metrics_port, replicas, fleet.ready)
         log.info("runtime_stopping", running=steps.running())
+
+
+def _canary(settings: config.Settings, replicas: Replicas, metrics: Metrics) -> Canary:
+    watches = {
+        model: Watch(
+            canary.share,
+            canary.max_output_tokens,
+            canary.near_tie_logprob,
+            config_references.plain_engines(settings, model),
+        )
+        for model, canary in settings.canary.items()
+    }
+    profiles = config_references.drafting_profiles(settings)
+    return Canary(watches, profiles, replicas, metrics.canary_ended, random.Random())  # noqa: S311 - picks samples
 
 
 async def _serve_model(name: str, path: str, settings: config.Model) -> Served:

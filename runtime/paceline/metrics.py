@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from paceline.errors import ConfigError
 from paceline.routing.placement import ReplicaLoad, ReplicaPhase
+from paceline.workflow.canary import CanaryReport
 from paceline.workflow.ports import StepReport
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -30,6 +31,37 @@ class Metrics:
         )
         self._accelerator = Counter(
             "paceline_accelerator_seconds", "Busy time of replicas, in seconds.", where, registry=self.registry
+        )
+        self._canary_steps = Counter(
+            "paceline_canary_steps",
+            "Steps picked by the canary.",
+            ("model", "profile", "result"),
+            registry=self.registry,
+        )
+        self._canary_tokens = Counter(
+            "paceline_canary_tokens",
+            "Tokens of replays, as far as known.",
+            (*where, "kind"),
+            registry=self.registry,
+        )
+        self._canary_accelerator = Counter(
+            "paceline_canary_accelerator_seconds",
+            "Share of replays in replicas' time.",
+            where,
+            registry=self.registry,
+        )
+        self._queue = Histogram(
+            "paceline_queue_seconds", "Arrival to dispatch.", where, buckets=_SECONDS, registry=self.registry
+        )
+        self._first = Histogram(
+            "paceline_first_token_seconds",
+            "Dispatch to first token.",
+            where,
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._total = Histogram(
+            "paceline_step_seconds", "Arrival to end.", where, buckets=_SECONDS, registry=self.registry
         )
         self._queue = Histogram(
             "paceline_queue_seconds", "Arrival to dispatch.", where, buckets=_SECONDS, registry=self.registry
@@ -76,6 +108,20 @@ class Metrics:
         self._total.labels(*where).observe(end.timings.total)
         if end.timings.first_token is not None:
             self._first.labels(*where).observe(end.timings.first_token)
+
+    def canary_ended(self, report: CanaryReport) -> None:
+        """Count one sample of the canary."""
+        self._canary_steps.labels(report.model, report.profile, report.verdict).inc()
+        if not report.replica:
+            return
+        where, use = (report.model, report.replica), report.use
+        for kind, count in (
+            ("uncached_prompt", use.uncached_prompt),
+            ("cached_prompt", use.cached_prompt),
+            ("output", use.output),
+        ):
+            self._canary_tokens.labels(*where, kind).inc(count)
+        self._canary_accelerator.labels(*where).inc(use.accelerator_seconds)
 
     def serve(self, host: str, port: int) -> tuple[WSGIServer, int]:
         """Serve /metrics; returns the server to shut down and its port. Raises `ConfigError`."""

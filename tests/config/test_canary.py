@@ -45,7 +45,7 @@ def test_a_plain_engine_has_no_profile_or_one_that_does_not_draft() -> None:
         (
             {"m": {"share": 0.01}},
             {"a": {"speculation": "n"}, "b": {"speculation": "n"}, "c": {"model": "other"}},
-            "canary.m.share: every engine of m drafts (a, b), so there is none to compare with; add an [engines.NAME]",
+            "canary.m.share: every engine of m drafts (a, b), so there is none to compare with; add an",
         ),
         ({"m": {"share": 1.1}}, {}, "canary.m.share: Input should be less than or equal to 1"),
         ({"m": {"share": 1, "max_output_tokens": 0}}, {}, "canary.m.max_output_tokens: Input should be greater"),

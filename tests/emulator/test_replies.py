@@ -20,8 +20,8 @@ def script(*rules: dict[str, Any], filler_tokens: int = 50) -> Script:
 
 
 def ask(said: Script, prompt: str, seed: int = 0) -> str:
-    ids = said.reply(b"".join(token.to_bytes(4, "little") for token in TOKENIZER.encode(prompt).ids), seed)
-    return str(TOKENIZER.decode(ids, skip_special_tokens=False))
+    reply = said.reply(b"".join(token.to_bytes(4, "little") for token in TOKENIZER.encode(prompt).ids), seed)
+    return str(TOKENIZER.decode(reply.ids, skip_special_tokens=False))
 
 
 def test_the_first_rule_that_fits_answers() -> None:

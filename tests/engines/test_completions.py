@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orjson
 import pytest
 from tests.engines.conftest import request_for
@@ -183,3 +185,34 @@ def test_a_body_without_message(body: bytes) -> None:
 )
 def test_statuses(status: int, kind: type[Exception]) -> None:
     assert type(status_error(status, b'{"error":{"message":"m"}}')) is kind
+
+
+def test_candidates_are_asked_for_by_id() -> None:
+    body = orjson.loads(encode_request(replace(request_for(), candidates=5), model="m", session_field=False))
+    assert (body["logprobs"], body["return_tokens_as_token_ids"]) == (5, True)
+    body = orjson.loads(encode_request(request_for(), model="m", session_field=False))
+    assert not {"logprobs", "return_tokens_as_token_ids"} & body.keys()
+
+
+def with_logprobs(top: list[object]) -> bytes:
+    choice = {"index": 0, "token_ids": [7], "logprobs": {"top_logprobs": top}, "finish_reason": "length"}
+    return b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
+
+
+def test_the_first_token_that_has_candidates_counts() -> None:
+    stream = CompletionStream()
+    stream.feed(with_logprobs([{"token_id:7": -0.1, "token_id:9": -2.5}]))
+    stream.feed(with_logprobs([{"token_id:1": -0.2}]))
+    assert stream.end(absent_cached=None).candidates == {7: -0.1, 9: -2.5}
+
+
+@pytest.mark.parametrize("top", [[], [None]])
+def test_no_candidates_where_the_engine_has_none(top: list[object]) -> None:
+    stream = CompletionStream()
+    stream.feed(with_logprobs(top))
+    assert stream.end(absent_cached=None).candidates == {}
+
+
+def test_candidates_by_text_are_refused() -> None:
+    with pytest.raises(EngineRefused, match="by text"):
+        CompletionStream().feed(with_logprobs([{" the": -0.1}]))

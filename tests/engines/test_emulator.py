@@ -7,9 +7,11 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import orjson
 import pytest
 from tests.engines.conftest import collect, request_for
@@ -104,3 +106,24 @@ async def test_a_killed_process_is_a_lost_engine(start: StartEmulator) -> None:
             pass
     await process.wait()
     assert not await engine.healthy()
+
+
+async def test_the_likeliest_first_tokens_are_told_on_request(start: StartEmulator) -> None:
+    engine, _ = await start()
+    rules = [{"reply_ids": [72, 105], "logprobs": {"72": -0.5, "105": -0.75, "33": -3.0, "34": -4.0}}]
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{engine.base_url}/emulator/script", json=rules) as reply,
+    ):
+        assert reply.status == 200
+    ids, end = await collect(engine, replace(request_for(), candidates=3))
+    assert ids[:2] == [72, 105]
+    assert end.candidates == {72: -0.5, 105: -0.75, 33: -3.0}
+    _, unasked = await collect(engine, request_for())
+    assert unasked.candidates == {}
+
+
+async def test_a_token_without_a_script_is_certain(start: StartEmulator) -> None:
+    engine, _ = await start()
+    ids, end = await collect(engine, replace(request_for(), candidates=5))
+    assert end.candidates == {ids[0]: 0.0}

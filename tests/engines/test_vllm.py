@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 
 import aiohttp
 import orjson
@@ -88,3 +89,13 @@ async def test_refusals(vllm: VllmHttpEngine) -> None:
         await collect(vllm, request_for(orjson.dumps([198] * 5000)))
     with pytest.raises(EngineRefused, match="out of vocabulary"):
         await collect(vllm, request_for(b"[10000000]"))
+
+
+async def test_the_likeliest_first_tokens_are_told_on_request(vllm: VllmHttpEngine) -> None:
+    await vllm.probe()
+    prompt: list[int] = recorded("stream_first_turn")["request"]["prompt"]
+    request = request_for(orjson.dumps(prompt), max_tokens=1, cache_salt=uuid.uuid4().hex)
+    ids, end = await collect(vllm, replace(request, candidates=5))
+    assert len(end.candidates) >= 5
+    assert max(end.candidates, key=end.candidates.__getitem__) == ids[0]
+    assert all(value <= 0 for value in end.candidates.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
@@ -35,6 +35,8 @@ class Plan:
     """`stop` or `length`."""
     stop_reason: int | str | None = None
     """The stop id or stop text; None for the end id."""
+    logprobs: dict[int, float] = field(default_factory=dict)
+    """Of candidates for the first id, as scripted."""
 
 
 def plan_output(

@@ -56,6 +56,8 @@ class CompletionRequest(msgspec.Struct, frozen=True):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
+    logprobs: int | None = None
+    return_tokens_as_token_ids: bool | None = None
     cache_salt: object = None
     priority: int = 0
     request_id: str | None = None
@@ -114,6 +116,8 @@ def _check_sampling(request: CompletionRequest) -> None:
         raise _invalid(message, "temperature", request.temperature)
     if request.n not in {None, 1}:
         raise _invalid("The emulator answers n=1 only.", "n", request.n)
+    if request.logprobs is not None and not request.return_tokens_as_token_ids:
+        raise _invalid("The emulator tells logprobs by token ids only.", "return_tokens_as_token_ids")
 
 
 def _invalid(message: str, param: str, value: object = None) -> Refused:

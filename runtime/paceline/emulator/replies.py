@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,8 @@ class Rule(BaseModel):
     """The reply as text."""
     reply_ids: list[Annotated[int, Field(ge=0)]] | None = None
     """The reply as token ids."""
+    logprobs: dict[int, float] = {}
+    """Log probabilities of the reply's first token and of those that it beat, by id. Others are not known."""
     times: Annotated[int, Field(ge=1)] | None = None
     """How often the rule may be used. Empty: always."""
 
@@ -61,6 +64,15 @@ class Rule(BaseModel):
 RULES = TypeAdapter(list[Rule])
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What to say, without an end token."""
+
+    ids: list[int]
+    logprobs: dict[int, float] = field(default_factory=dict)
+    """Of candidates for the first token, by id."""
+
+
 def read_script(path: Path) -> list[Rule]:
     """Rules of a JSON array, or of one JSON object per line. Raises `ValueError` for anything else."""
     text = path.read_bytes()
@@ -82,8 +94,8 @@ class Script:
         self._rules = [(rule, self._ids(rule)) for rule in rules]
         self._uses = [0] * len(self._rules)
 
-    def reply(self, prompt: bytes, seed: int) -> list[int]:
-        """Ids of the reply to uint32 `prompt`, without an end token. Counts a use of the rule that gave it."""
+    def reply(self, prompt: bytes, seed: int) -> Reply:
+        """The reply to uint32 `prompt`. Counts a use of the rule that gave it."""
         text: list[str] = []
 
         def decoded() -> str:
@@ -96,8 +108,8 @@ class Script:
         for at, (rule, ids) in enumerate(self._rules):
             if (rule.times is None or self._uses[at] < rule.times) and rule.fits(decoded):
                 self._uses[at] += 1
-                return ids
-        return self.filler(self._filler_tokens, seed)
+                return Reply(ids, rule.logprobs)
+        return Reply(self.filler(self._filler_tokens, seed))
 
     def filler(self, tokens: int, seed: int) -> list[int]:
         """Exactly so many ids of a text that begins with the notice; the same for the same seed."""

@@ -48,7 +48,7 @@ class Answer:
                 {
                     "index": 0,
                     "text": "".join(plan.texts[first:end]),
-                    "logprobs": None,
+                    "logprobs": self._logprobs(first, end),
                     "finish_reason": finish_reason,
                     "stop_reason": stop_reason,
                     "prompt_token_ids": self.prompt_json if ids and first == 0 else None,
@@ -61,6 +61,25 @@ class Answer:
         if self._running_usage:
             message["usage"] = usage(self.request.prompt_tokens, end)
         return _event(message)
+
+    def _logprobs(self, first: int, end: int) -> dict[str, Any] | None:
+        if self.asked.logprobs is None:
+            return None
+        texts, ids = self.request.plan.texts, self.request.plan.ids[first:end]
+        likely = [self._likely(at, self.asked.logprobs) for at in range(first, end)]
+        return {
+            "text_offset": [len("".join(texts[:at])) for at in range(first, end)],
+            "token_logprobs": [said[token] for token, said in zip(ids, likely, strict=True)],
+            "tokens": [f"token_id:{token}" for token in ids],
+            "top_logprobs": [{f"token_id:{token}": value for token, value in said.items()} for said in likely],
+        }
+
+    def _likely(self, at: int, most: int) -> dict[int, float]:
+        """The id at a place and those that it beat. Only a script knows them: else the id is certain."""
+        scripted = {} if at else self.request.plan.logprobs
+        token = self.request.plan.ids[at]
+        likeliest = sorted(scripted.items(), key=lambda pair: -pair[1])[:most]
+        return {token: scripted.get(token, 0.0), **dict(likeliest)}
 
     def usage_chunk(self) -> bytes:
         """The last event: no choices, the whole usage and the metrics."""
@@ -84,7 +103,7 @@ class Answer:
         choice = {
             "index": 0,
             "text": "".join(request.plan.texts[: request.emitted]),
-            "logprobs": None,
+            "logprobs": self._logprobs(0, request.emitted),
             "finish_reason": request.finish_reason,
             "stop_reason": request.plan.stop_reason,
             "token_ids": request.plan.ids[: request.emitted] if ids else None,

@@ -8,6 +8,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -151,7 +152,8 @@ class EmulatorServer:
         )
         reply = self.script.reply(prompt, seed)
         tokenizer = self.vocabulary.tokenizer
-        return plan_output(reply, limits, tokenizer, lambda tokens: self.script.filler(tokens, seed))
+        plan = plan_output(reply.ids, limits, tokenizer, lambda tokens: self.script.filler(tokens, seed))
+        return replace(plan, logprobs=reply.logprobs)
 
     async def _stream(self, http: web.Request, answer: Answer, fault: Fault | None) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})

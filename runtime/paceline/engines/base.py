@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from paceline.workflow.model import Sampling
@@ -25,6 +25,8 @@ class GenerateRequest:
     stop_token_ids: tuple[int, ...]
     cache_salt: str
     session_id: str
+    candidates: int = 0
+    """How many of the likeliest first tokens to tell, with their log probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class GenerationEnd:
     drafted: int | None = None
     accepted: int | None = None
     draft_steps: int | None = None
+    checks: tuple[tuple[int, int], ...] | None = None
+    """(drafted, accepted) of each verification, from a server that is told to report them one by one."""
+    candidates: Mapping[int, float] = field(default_factory=dict)
+    """Log probabilities (nats) of the likeliest first tokens, by id; empty unless asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,19 @@ from paceline.engines.sse import DONE, EventSplitter, without_echo
 from paceline.errors import EngineLost, EngineRefused, EngineUnavailable, PacelineError
 
 _MESSAGE_CHARS = 300
+_ID_MARK = "token_id:"
+"""What vLLM writes before an id where it is asked for ids in place of texts."""
 _IDS = re.compile(r"\d+(?:\s*,\s*\d+)+")
 _INPUT = re.compile(r"['\"]?input['\"]?\s*[:=].*", re.DOTALL)
 
 
+class _Logprobs(msgspec.Struct, gc=False):
+    top_logprobs: list[dict[str, float] | None] = []
+
+
 class _Choice(msgspec.Struct, gc=False):
     token_ids: list[int] | None = None
+    logprobs: _Logprobs | None = None
     finish_reason: str | None = None
 
 
@@ -37,6 +44,14 @@ class _Speculation(msgspec.Struct, gc=False):
     num_draft_tokens: int
     num_accepted_draft_tokens: int
     num_spec_steps: int | None = None
+    per_step_drafted: list[int] | None = None
+    per_step_accepted: list[int] | None = None
+
+    @property
+    def checks(self) -> tuple[tuple[int, int], ...] | None:
+        if self.per_step_drafted is None or self.per_step_accepted is None:
+            return None
+        return tuple(zip(self.per_step_drafted, self.per_step_accepted, strict=True))
 
 
 class _Metrics(msgspec.Struct, gc=False):
@@ -84,6 +99,8 @@ def encode_request(request: GenerateRequest, *, model: str, session_field: bool)
         "stop_token_ids": request.stop_token_ids or None,
         "cache_salt": request.cache_salt or None,
         "session_id": (request.session_id or None) if session_field else None,
+        "logprobs": request.candidates or None,
+        "return_tokens_as_token_ids": True if request.candidates else None,
     }
     body.update((name, value) for name, value in optional.items() if value is not None)
     return b"".join((orjson.dumps(body)[:-1], b',"prompt":', request.prompt_json, b"}"))
@@ -92,13 +109,14 @@ def encode_request(request: GenerateRequest, *, model: str, session_field: bool)
 class CompletionStream:
     """Turns the bytes of one streamed reply into ids, and at its end into a `GenerationEnd`."""
 
-    __slots__ = ("_failure", "_finish_reason", "_speculation", "_splitter", "_usage", "done")
+    __slots__ = ("_candidates", "_failure", "_finish_reason", "_speculation", "_splitter", "_usage", "done")
 
     def __init__(self) -> None:
         self._splitter = EventSplitter()
         self._finish_reason: str | None = None
         self._usage: _Usage | None = None
         self._speculation: _Speculation | None = None
+        self._candidates: dict[int, float] = {}
         self.done = False
         """`[DONE]` was seen."""
         self._failure: PacelineError | None = None
@@ -151,6 +169,8 @@ class CompletionStream:
         choice = event.choices[0]
         if choice.finish_reason is not None:
             self._finish_reason = choice.finish_reason
+        if choice.logprobs is not None and not self._candidates:
+            self._candidates = _candidates(choice.logprobs)
         if choice.token_ids is None:
             raise EngineRefused("The engine sends no token ids; Paceline needs vLLM 0.24 or newer.")
         return choice.token_ids
@@ -173,7 +193,17 @@ class CompletionStream:
             drafted=speculation.num_draft_tokens if speculation else None,
             accepted=speculation.num_accepted_draft_tokens if speculation else None,
             draft_steps=speculation.num_spec_steps if speculation else None,
+            checks=speculation.checks if speculation else None,
+            candidates=self._candidates,
         )
+
+
+def _candidates(logprobs: _Logprobs) -> dict[int, float]:
+    first = logprobs.top_logprobs[0] if logprobs.top_logprobs else None
+    try:
+        return {int(token.removeprefix(_ID_MARK)): value for token, value in (first or {}).items()}
+    except ValueError:
+        raise EngineRefused("The engine names likely tokens by text; Paceline needs their ids.") from None
 
 
 def error_message(body: bytes) -> str:

@@ -36,6 +36,8 @@ class Attempt:
     ) -> None:
         self.new = new
         self.replica = replica
+        self.request: GenerateRequest | None = None
+        """What was asked; None before the dispatch."""
         self.generated = array("I")
         self.end: GenerationEnd | None = None
         self._model = model
@@ -50,6 +52,7 @@ class Attempt:
 
     async def stream(self, request: GenerateRequest, emit: Emit) -> None:
         """Run to the engine's end. Raises what the engine raises; what came before is kept."""
+        self.request = request
         self._dispatched = time.monotonic()
         self._share = AcceleratorShare(self.replica.time)
         try:

@@ -211,6 +211,7 @@ class Dispatcher:
             draft_limit=attempt.replica.draft_tokens,
             input=job.step.input,
             end=end,
+            request=attempt.request,
         )
         for observer in self._observers:
             observer.step_ended(report)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from paceline.engines.base import GenerateRequest
 from paceline.workflow.model import (
     Cost,
     FinishReason,
@@ -224,6 +225,8 @@ class StepReport:
     """Most tokens that the replica drafts at once (K); 0 without speculation."""
     input: tuple[Message, ...]
     end: AttemptEnd
+    request: GenerateRequest | None = None
+    """What the engine was asked; None if it was not. Holds the whole prompt: keep few of them."""
 
 
 class Observer(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -48,6 +48,18 @@ class _Seat:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+class NoSparePlace(Exception):
+    """Every place is needed for steps."""
+
+
+@dataclass(eq=False, slots=True)
+class _Guest:
+    """Who holds a spare place, until a step begins to wait for its model."""
+
+    load: ReplicaLoad
+    stay: asyncio.Timeout
+
+
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A step waits: for which phase, and behind how many others."""
@@ -63,6 +75,7 @@ class Replicas:
         self._admission = Admission()
         self._replicas: dict[str, Replica] = {}
         self._seats: dict[Waiter, _Seat] = {}
+        self._guests: list[_Guest] = []
         self._max_queued = max_queued
 
     def add(self, replica: Replica) -> None:
@@ -109,12 +122,49 @@ class Replicas:
         finally:
             self._grant(self._admission.release(load.name))
 
+    @asynccontextmanager
+    async def spare(self, names: Iterable[str]) -> AsyncIterator[Replica]:
+        """Hold a place that no step wants on one of these replicas while the block runs.
+
+        As soon as a step would have to wait for the model, the place is the step's and the block is cancelled.
+        Raises `NoSparePlace` then, and when there is no such place now.
+        """
+        load = next((self._replicas[name].load for name in names if self._admission.take_spare(name)), None)
+        if load is None:
+            raise NoSparePlace("no replica that fits has a free place")
+        guest = _Guest(load, asyncio.timeout(None))
+        self._guests.append(guest)
+        try:
+            async with guest.stay:
+                yield self._replicas[load.name]
+        except TimeoutError:
+            if guest.stay.expired():
+                raise NoSparePlace("a step wanted the place") from None
+            raise
+        finally:
+            self._dismiss([guest])
+
+    def _dismiss(self, guests: Iterable[_Guest]) -> None:
+        """Take the places of those that still hold one."""
+        for guest in [guest for guest in self._guests if guest in guests]:
+            self._guests.remove(guest)
+            self._grant(self._admission.release(guest.load.name))
+
+    def _send_guests_away(self, model: str) -> None:
+        guests = [guest for guest in self._guests if guest.load.model == model]
+        for guest in guests:
+            guest.stay.reschedule(asyncio.get_running_loop().time())
+        self._dismiss(guests)
+
     async def _wait(
         self, waiter: Waiter, on_queued: Callable[[], Awaitable[None]], on_wait: Callable[[Waiting], None]
     ) -> ReplicaLoad:
         seat = _Seat(waiter, asyncio.get_running_loop().create_future())
         self._seats[waiter] = seat
         try:
+            self._send_guests_away(waiter.model)
+            if seat.granted.done():
+                return seat.granted.result()
             self._check_room()
             self._waiting(waiter)
             await on_queued()
