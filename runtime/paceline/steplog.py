@@ -38,6 +38,8 @@ class StepLog:
             output_tokens=end.usage.output,
             drafted_tokens=end.speculation.drafted,
             accepted_draft_tokens=end.speculation.accepted,
+            draft_steps=end.speculation.draft_steps,
+            step_class=end.step_class,
             carried_tokens=end.reuse.carried_tokens if end.reuse else None,
             break_reason=end.reuse.break_reason if end.reuse else None,
             list_cost_usd_nanos=end.cost.list_nanos,

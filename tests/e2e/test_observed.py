@@ -33,6 +33,8 @@ COUNTS = {
     "output_tokens": "output_tokens",
     "drafted_tokens": "drafted_tokens",
     "accepted_draft_tokens": "accepted_tokens",
+    "draft_steps": "draft_steps",
+    "step_class": "step_class",
     "list_cost_usd_nanos": "list_nanos",
     "infrastructure_cost_usd_nanos": "infrastructure_nanos",
 }

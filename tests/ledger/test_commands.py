@@ -32,13 +32,13 @@ class Commands:
     def __init__(self, config: Path) -> None:
         self._config = config
 
-    def run(self, *words: str) -> Result:
+    def run(self, *words: str, columns: int = 300) -> Result:
         arguments = [*words, "--config", str(self._config)]
         with ThreadPoolExecutor(1) as thread:  # a command has an event loop of its own
-            return thread.submit(CliRunner().invoke, app, arguments, env={"COLUMNS": "300"}).result()
+            return thread.submit(CliRunner().invoke, app, arguments, env={"COLUMNS": str(columns)}).result()
 
-    def ok(self, *words: str) -> str:
-        result = self.run(*words)
+    def ok(self, *words: str, columns: int = 300) -> str:
+        result = self.run(*words, columns=columns)
         assert result.exit_code == 0, result.output
         return result.stdout
 
@@ -86,11 +86,43 @@ async def test_report_as_a_table(filled: Commands) -> None:
     lines = list(lines_of(text))
     assert lines[1].endswith("list cost retries infra cost per success")
     assert lines[2].endswith("EXAMPLE EXAMPLE EXAMPLE EXAMPLE")
-    assert "t1 1/1 1 1 100 900 50 40 30 $0.000001 $0.000000 $0.000000 $0.000001" in lines
-    assert "t2 0/1 1 1 100 900 50 40 30 $0.000001 $0.000000 $0.000000 -" in lines
-    assert "total 1/2 2 2 200 1800 100 80 60 $0.000002 $0.000000 $0.000000 $0.000001" in lines
+    assert "t1 1/1 1 1 100 900 50 40 30 2.50 75% 33.3 $0.000001 $0.000000 $0.000000 $0.000001" in lines
+    assert "t2 0/1 1 1 100 900 50 40 30 2.50 75% 33.3 $0.000001 $0.000000 $0.000000 -" in lines
+    assert "total 1/2 2 2 200 1800 100 80 60 2.50 75% 33.3 $0.000002 $0.000000 $0.000000 $0.000001" in lines
     assert "1 of 2 workflows have an outcome" in text
     assert "EXAMPLE: these are example prices" in text
+
+
+async def test_report_by_attempts_leaves_out_what_is_counted_by_workflow(filled: Commands) -> None:
+    text = filled.ok("report", "--by", "class", "--by", "pool", "--by", "context")
+    lines = list(lines_of(text))
+    header = "class pool context steps attempts uncached cached output drafted accepted length rate tokens/s"
+    assert lines[1] == "list cost retries infra cost"
+    assert lines[2] == f"{header} EXAMPLE EXAMPLE EXAMPLE"
+    assert any(
+        line.startswith("tool call model-a+ngram <=1024 2 2 200 1800 100 80 60 2.50 75% 33.3 $") for line in lines
+    )
+    assert "2 answers report what was drafted." in text
+    assert "cost per success" not in text
+    document = json.loads(filled.ok("report", "--by", "class", "--json"))
+    (group,) = document["groups"]
+    assert (group["class"], group["mean_acceptance_length"], group["draft_step_count"]) == ("tool call", 2.5, 40)
+    assert [name for name, value in group.items() if value is None] == [
+        *(
+            "workflow_count",
+            "succeeded_workflow_count",
+            "known_outcome_workflow_count",
+            "cost_per_success_usd_nanos",
+        )
+    ]
+    assert document["total"]["workflow_count"] == 2
+
+
+async def test_a_narrow_report_by_attempts_keeps_what_speculation_did(filled: Commands) -> None:
+    lines = list(lines_of(filled.ok("report", "--by", "class", columns=80)))
+    assert lines[2] == "class steps output drafted accepted length rate tokens/s EXAMPLE"
+    lines = list(lines_of(filled.ok("report", columns=80)))
+    assert lines[2] == "model succeeded steps uncached cached output EXAMPLE EXAMPLE"
 
 
 async def test_report_as_json(filled: Commands) -> None:
@@ -144,7 +176,7 @@ async def test_report_names_what_is_wrong(filled: Commands, words: list[str], me
 async def test_workflow_show(filled: Commands) -> None:
     text = filled.ok("workflow", "show", "wf-00001")
     assert "succeeded (by client)" in text
-    assert "st-00001 finished 1 1000 900 50 40 30 2.25 EXAMPLE $0.000001" in "\n".join(lines_of(text))
+    assert "st-00001 finished tool call 1 1000 900 50 40 30 20 2.25 EXAMPLE $0.000001" in "\n".join(lines_of(text))
     document = json.loads(filled.ok("workflow", "show", "wf-00001", "--json"))
     assert document["workflow"]["labels"] == {"team": "t1"}
     assert document["steps"][0]["output"]["content"] == "done"
@@ -197,5 +229,5 @@ async def test_unpriced_costs_are_not_shown_as_zero(sqlite_url: str, commands: C
     await run_step(ledger, step(), finished(attempt(step()), cost=Cost()))
     await ledger.close()
     text = commands.ok("report")
-    assert "model-a 0/1 1 1 100 900 50 40 30 - - - -" in list(lines_of(text))
+    assert "model-a 0/1 1 1 100 900 50 40 30 2.50 75% 33.3 - - - -" in list(lines_of(text))
     assert "1 attempts have no list price" in text

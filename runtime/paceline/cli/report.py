@@ -22,14 +22,19 @@ from paceline.cli.money import EXAMPLE, usd
 from paceline.errors import InvalidArgument
 from paceline.ledger.reports import CostQueries
 from paceline.ledger.store import SqlLedger
-from paceline.workflow.costs import CostFilter, CostSummary
+from paceline.workflow.costs import OF_ATTEMPTS, CostFilter, CostSummary
 
 PAGE = 1000
 DIGITS = 6
 """Decimals of a USD amount in the table; --json and --csv have the nano."""
 MONEY = frozenset({"list cost", "retries", "infra cost", "per success"})
-SECONDARY = frozenset({"attempts", "drafted", "accepted", "retries", "infra cost"})
-"""Columns that a narrow terminal leaves out."""
+OF_WORKFLOWS = frozenset({"succeeded", "per success"})
+"""Columns that groups of attempts do not have: they share workflows."""
+SPECULATION = frozenset({"drafted", "accepted", "length", "rate", "tokens/s"})
+SECONDARY = frozenset({"attempts", "retries", "infra cost"})
+"""Columns that a narrow terminal leaves out: these, and either what speculation did or, in groups of attempts,
+what prompts were made of."""
+PROMPT = frozenset({"uncached", "cached"})
 
 
 @clear_errors
@@ -37,7 +42,10 @@ def report(
     *,
     by: Annotated[
         list[str] | None,
-        typer.Option(help="Group by model, outcome, workflow, day (UTC), tenant or label:NAME; up to 4."),
+        typer.Option(
+            help="Group by model, outcome, workflow, day (UTC), tenant, label:NAME, or the class, pool or context "
+            "of attempts; up to 4."
+        ),
     ] = None,
     since: Annotated[datetime | None, typer.Option(help="Workflows created then or later, UTC.")] = None,
     until: Annotated[datetime | None, typer.Option(help="Workflows created before, UTC.")] = None,
@@ -115,6 +123,11 @@ def _record(keys: tuple[str, ...], summary: CostSummary) -> dict[str, object]:
         "output_token_count": summary.output,
         "drafted_token_count": summary.drafted,
         "accepted_draft_token_count": summary.accepted,
+        "draft_report_count": summary.draft_reports,
+        "draft_step_count": summary.draft_steps,
+        "mean_acceptance_length": summary.mean_acceptance_length,
+        "acceptance_rate": summary.acceptance_rate,
+        "output_tokens_per_decode_second": summary.output_per_decode_second,
         "unreported_attempt_count": summary.unreported_attempts,
         "unpriced_attempt_count": summary.unpriced_attempts,
         "list_cost_usd_nanos": summary.list_nanos,
@@ -145,7 +158,7 @@ def _write_table(keys: tuple[str, ...], groups: list[CostSummary], total: CostSu
     table = _table(keys, groups, total, everything=True)
     narrow = Measurement.get(console, console.options.update(width=10_000), table).maximum > console.width
     console.print(_table(keys, groups, total, everything=False) if narrow else table)
-    console.print(_notes(total), highlight=False)
+    console.print(_notes(total, by_attempt=_by_attempt(keys)), highlight=False)
     if narrow:
         console.print("A wider terminal shows more columns, --json and --csv show all.", highlight=False)
 
@@ -154,15 +167,26 @@ def _table(keys: tuple[str, ...], groups: list[CostSummary], total: CostSummary,
     table = Table(show_footer=bool(groups), box=SIMPLE_HEAD, pad_edge=False, padding=0)
     for number, key in enumerate(keys):
         table.add_column(key.removeprefix("label:"), footer="total" if number == 0 else "", overflow="fold")
-    for name, footer in _cells(total, everything=everything):
+    left_out = _left_out(by_attempt=_by_attempt(keys), everything=everything)
+    for name, footer in _cells(total, left_out):
         mark = f"\n{EXAMPLE}" if total.example_price and name in MONEY else ""
         table.add_column(name + mark, justify="right", footer=footer, no_wrap=name in MONEY)
     for group in groups:
-        table.add_row(*map(escape, group.group), *(text for _, text in _cells(group, everything=everything)))
+        table.add_row(*map(escape, group.group), *(text for _, text in _cells(group, left_out)))
     return table
 
 
-def _cells(summary: CostSummary, *, everything: bool) -> list[tuple[str, str]]:
+def _by_attempt(keys: tuple[str, ...]) -> bool:
+    return any(key in OF_ATTEMPTS for key in keys)
+
+
+def _left_out(*, by_attempt: bool, everything: bool) -> frozenset[str]:
+    absent = OF_WORKFLOWS if by_attempt else frozenset[str]()
+    return absent if everything else absent | SECONDARY | (PROMPT if by_attempt else SPECULATION)
+
+
+def _cells(summary: CostSummary, left_out: frozenset[str]) -> list[tuple[str, str]]:
+    reported = summary.draft_reports > 0
     priced = summary.unpriced_attempts < summary.attempts or summary.attempts == 0
     cells = [
         ("succeeded", f"{summary.succeeded_workflows}/{summary.workflows}"),
@@ -171,19 +195,28 @@ def _cells(summary: CostSummary, *, everything: bool) -> list[tuple[str, str]]:
         ("uncached", str(summary.uncached_prompt)),
         ("cached", str(summary.cached_prompt)),
         ("output", str(summary.output)),
-        ("drafted", str(summary.drafted)),
-        ("accepted", str(summary.accepted)),
+        ("drafted", str(summary.drafted) if reported else "-"),
+        ("accepted", str(summary.accepted) if reported else "-"),
+        ("length", _rounded(summary.mean_acceptance_length, ".2f")),
+        ("rate", _rounded(summary.acceptance_rate, ".0%")),
+        ("tokens/s", _rounded(summary.output_per_decode_second, ".1f")),
         ("list cost", usd(summary.list_nanos if priced else None, digits=DIGITS)),
         ("retries", usd(summary.retry_nanos if priced else None, digits=DIGITS)),
         ("infra cost", usd(summary.infrastructure_nanos, digits=DIGITS)),
         ("per success", usd(summary.cost_per_success_nanos if priced else None, digits=DIGITS)),
     ]
-    return [cell for cell in cells if everything or cell[0] not in SECONDARY]
+    return [cell for cell in cells if cell[0] not in left_out]
 
 
-def _notes(total: CostSummary) -> str:
+def _rounded(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _notes(total: CostSummary, *, by_attempt: bool) -> str:
     notes = [f"{coverage(total)}; cost per success = list cost of those / {total.succeeded_workflows} succeeded."]
-    if not total.succeeded_workflows:
+    if by_attempt:
+        notes = [f"{total.draft_reports} answers report what was drafted."]
+    elif not total.succeeded_workflows:
         notes = [f"{coverage(total)}; none succeeded, so there is no cost per success."]
     if total.unreported_attempts:
         notes.append(f"{total.unreported_attempts} attempts did not report all their tokens.")

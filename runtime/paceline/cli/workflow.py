@@ -104,17 +104,18 @@ def _print(console: Console, found: _Found) -> None:
 
 
 def _step_table(steps: list[Step]) -> Table:
-    table = Table(
-        "step", "state", "attempts", "prompt", "cached", "output", "drafted", "accepted", "seconds", "cost"
-    )
+    names = ("step", "state", "class", "attempts", "prompt", "cached", "output", "drafted", "accepted", "checks")
+    table = Table(*names, "seconds", "cost")
     for step in steps:
-        usage = step.usage
+        usage, speculation = step.usage, step.speculation
         reported = usage.uncached_prompt is not None
         prompt = (usage.uncached_prompt or 0) + (usage.cached_prompt or 0) if reported else None
-        counts = (prompt, usage.cached_prompt, usage.output, step.speculation.drafted, step.speculation.accepted)
+        drafts = (speculation.drafted, speculation.accepted, speculation.draft_steps)
+        counts = (prompt, usage.cached_prompt, usage.output, *drafts)
         table.add_row(
             step.step_id,
             step.error_reason or step.state.value,
+            step.step_class or "-",
             str(step.attempt_count),
             *("-" if count is None else str(count) for count in counts),
             f"{step.timings.total:.2f}" if step.timings else "-",

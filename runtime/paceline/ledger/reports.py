@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -34,7 +34,7 @@ from paceline.ledger.reads import has_label
 from paceline.ledger.rows import EPOCH, MILLION, to_microseconds
 from paceline.ledger.store import SqlLedger
 from paceline.ledger.tables import attempts, steps, workflow_labels, workflows
-from paceline.workflow.costs import CostFilter, CostSummary
+from paceline.workflow.costs import OF_ATTEMPTS, CostFilter, CostSummary
 from paceline.workflow.model import OutcomeKind, Page, StepState
 from paceline.workflow.stepclass import CONTEXT_LIMITS, CONTEXTS
 from paceline.workflow.validation import check_cost_filter, check_page
@@ -129,28 +129,28 @@ class _Key:
 def _keys(tenant: str | None, names: Sequence[str]) -> list[_Key]:
     if len(names) > MAX_KEYS or len(set(names)) < len(names):
         raise InvalidArgument(f"group_by: give at most {MAX_KEYS} keys, each once", field="group_by")
-    of_attempts = _of_attempts()
-    return [
-        _Key(name, of_attempts[name], True)
-        if name in of_attempts
-        else _Key(name, _value(tenant, name, of_attempts))
-        for name in names
-    ]
+    return [_key(tenant, name) for name in names]
 
 
-def _of_attempts() -> dict[str, ColumnElement[Any]]:
-    """Keys whose value is one of an attempt."""
+def _key(tenant: str | None, name: str) -> _Key:
+    if name in OF_ATTEMPTS:
+        return _Key(name, _value_of_attempt(name), of_attempt=True)
+    return _Key(name, _value(tenant, name))
+
+
+def _value_of_attempt(name: str) -> ColumnElement[Any]:
     profile = attempts.c.speculation_profile
     longest = len(CONTEXTS) - 1
     buckets = [(attempts.c.prompt_tokens <= limit, place) for place, limit in enumerate(CONTEXT_LIMITS)]
-    return {
+    columns: dict[str, ColumnElement[Any]] = {
         "class": func.coalesce(attempts.c.step_class, ""),
         "pool": case((profile == "", _MODEL), else_=_MODEL + "+" + profile),
         "context": case(*buckets, else_=longest),
     }
+    return columns[name]
 
 
-def _value(tenant: str | None, name: str, others: Iterable[str]) -> ColumnElement[Any]:
+def _value(tenant: str | None, name: str) -> ColumnElement[Any]:
     columns: dict[str, ColumnElement[Any]] = {
         "model": workflows.c.model,
         "outcome": func.coalesce(workflows.c.outcome_kind, ""),
@@ -163,7 +163,7 @@ def _value(tenant: str | None, name: str, others: Iterable[str]) -> ColumnElemen
         return columns[name]
     if name.startswith(LABEL) and name != LABEL:
         return func.coalesce(_label_value(name.removeprefix(LABEL)), "")
-    known = ", ".join([*columns, *others])
+    known = ", ".join([*columns, *OF_ATTEMPTS])
     raise InvalidArgument(f"group_by: no key {name}; keys are {known} and label:NAME", field="group_by", key=name)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+OF_ATTEMPTS = ("class", "pool", "context")
+"""Group keys whose value is one of an attempt; those of all others are of workflows."""
+
 
 @dataclass(frozen=True, slots=True)
 class CostFilter:
