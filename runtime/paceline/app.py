@@ -23,6 +23,7 @@ from paceline.ledger.store import SqlLedger
 from paceline.metrics import Metrics
 from paceline.models.catalog import resolve_model
 from paceline.rpc.server import RpcServer, create_server
+from paceline.speculation.alarms import SpeculationAlarms
 from paceline.steplog import StepLog
 from paceline.transcript import chat
 from paceline.workflow.canary import Canary, Watch
@@ -79,7 +80,12 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
             replicas=replicas,
             models=models,
             prices=prices,
-            observers=(StepLog(content=settings.log.content), metrics, canary),
+            observers=(
+                StepLog(content=settings.log.content),
+                metrics,
+                SpeculationAlarms(metrics.show_alarm),
+                canary,
+            ),
             runtime_id=runtime_id,
         )
         workflows = Workflows(ledger, models)

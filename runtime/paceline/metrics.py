@@ -11,6 +11,7 @@ from paceline.errors import ConfigError
 from paceline.routing.placement import ReplicaLoad, ReplicaPhase
 from paceline.workflow.canary import CanaryReport
 from paceline.workflow.ports import StepReport
+from paceline.workflow.stepclass import CONTEXTS, context_bucket
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
@@ -63,18 +64,24 @@ class Metrics:
         self._total = Histogram(
             "paceline_step_seconds", "Arrival to end.", where, buckets=_SECONDS, registry=self.registry
         )
-        self._queue = Histogram(
-            "paceline_queue_seconds", "Arrival to dispatch.", where, buckets=_SECONDS, registry=self.registry
-        )
-        self._first = Histogram(
-            "paceline_first_token_seconds",
-            "Dispatch to first token.",
-            where,
-            buckets=_SECONDS,
+        drafts = ("model", "profile", "class", "context")
+        self._drafts = Counter(
+            "paceline_speculation_tokens",
+            "Drafted and accepted tokens, as far as reported.",
+            (*drafts, "kind"),
             registry=self.registry,
         )
-        self._total = Histogram(
-            "paceline_step_seconds", "Arrival to end.", where, buckets=_SECONDS, registry=self.registry
+        self._checks = Counter(
+            "paceline_speculation_checks",
+            "Verifications of drafts, as far as reported.",
+            drafts,
+            registry=self.registry,
+        )
+        self._alarms = Gauge(
+            "paceline_speculation_alarm",
+            "1 while a pool's speculation does not do its work.",
+            ("model", "profile", "alarm"),
+            registry=self.registry,
         )
         self._ready = Gauge(
             "paceline_replica_ready", "1 if the replica takes steps.", where, registry=self.registry
@@ -102,12 +109,28 @@ class Metrics:
         for kind, count in _counts(report):
             if count:
                 self._tokens.labels(*where, kind).inc(count)
+        self._count_drafts(report)
         self._cost.labels(*where).inc((end.cost.list_nanos or 0) / 1e9)
         self._accelerator.labels(*where).inc(end.accelerator_seconds)
         self._queue.labels(*where).observe(end.timings.queue)
         self._total.labels(*where).observe(end.timings.total)
         if end.timings.first_token is not None:
             self._first.labels(*where).observe(end.timings.first_token)
+
+    def _count_drafts(self, report: StepReport) -> None:
+        """Count what a report tells of; a reported 0 makes a series, nothing reported does not."""
+        speculation = report.end.speculation
+        context = CONTEXTS[context_bucket(report.prompt_tokens)]
+        what = (report.model, speculation.profile, report.end.step_class or "", context)
+        for kind, count in (("drafted", speculation.drafted), ("accepted", speculation.accepted)):
+            if count is not None:
+                self._drafts.labels(*what, kind).inc(count)
+        if speculation.draft_steps is not None:
+            self._checks.labels(*what).inc(speculation.draft_steps)
+
+    def show_alarm(self, model: str, profile: str, alarm: str, *, raised: bool) -> None:
+        """Show the state of an alarm of a pool."""
+        self._alarms.labels(model, profile, alarm).set(raised)
 
     def canary_ended(self, report: CanaryReport) -> None:
         """Count one sample of the canary."""
