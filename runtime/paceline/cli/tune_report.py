@@ -1,21 +1,22 @@
-"""What `paceline spec tune` says: a table or JSON."""
+"""What `paceline spec tune` found, as JSON and as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from paceline.cli.config_text import toml_value
-from paceline.speculation.tune.points import Point, context_of, kind_of, lengths_by, points_of
-from paceline.speculation.tune.predict import error, fit_times, predict
-from paceline.speculation.tune.recommend import recommend
+from paceline.cli.tune_tables import by_group, measured
+from paceline.speculation.tune.analysis import Analysis, analyse
+from paceline.speculation.tune.drafts import Draft, Setting
+from paceline.speculation.tune.points import Point, studies_of
+from paceline.speculation.tune.recommend import Recommendation
 from paceline.speculation.tune.results import ResultFile
 from paceline.speculation.tune.sample import ReplayStep
+from paceline.speculation.tune.success import Recorded, usd_per_success
 
 EMULATED = "EMULATED: no model ran; these figures are the emulator's settings, nothing else."
 NOTE = (
@@ -30,133 +31,163 @@ class Report:
     def __init__(
         self,
         results: ResultFile,
-        missing: Sequence[tuple[int, int]],
+        drafts: Sequence[Draft],
         steps: Sequence[ReplayStep],
+        recorded: Recorded,
         usd_per_hour: float | None,
+        *,
+        missing: int,
     ) -> None:
         self.conditions = results.conditions
-        self.points = points_of(results.cells)
-        self.predictions = predict(self.points)
-        self.recommendation = recommend(self.points, self.predictions)
-        self.missing = len(missing)
-        self.steps = steps
+        self.studies = studies_of(results.cells, [draft.name for draft in drafts])
+        self.analyses = [analyse(study, drafts, emulated=self.conditions.emulated) for study in self.studies]
+        self._drafts = {draft.name: draft for draft in drafts}
+        self._steps = steps
+        self._recorded = recorded
         self._usd_per_hour = usd_per_hour
+        self._missing = missing
         self._path = results.path
+        self._engine = next((cell.engine for cell in results.cells), "")
+
+    @property
+    def note(self) -> str:
+        """What the figures mean."""
+        return f"{EMULATED} {NOTE}" if self.conditions.emulated else NOTE
 
     def record(self) -> dict[str, Any]:
         """Everything for `--json`."""
-        times = fit_times(self.points)
         return {
             "conditions": msgspec.to_builtins(self.conditions),
-            "steps": len(self.steps),
-            "cells_missing": self.missing,
-            "points": [self._point(point) for point in self.points.values()],
-            "predictions": [msgspec.to_builtins(found) for found in self.predictions.values()],
-            "step_seconds": msgspec.to_builtins(times) if times else None,
-            "recommendation": self._advice(),
-            "note": self._note(),
+            "engine_version": self._engine,
+            "steps": len(self._steps),
+            "cells_missing": self._missing,
+            "recorded": msgspec.to_builtins(self._recorded) if self._recorded.workflows else None,
+            "studies": [self._study(analysis) for analysis in self.analyses],
+            "note": self.note,
         }
 
     def show(self) -> None:
-        """The measured settings, the recommendation and the conditions."""
+        """The measured settings, the recommendations and the conditions."""
         out = Console(highlight=False, soft_wrap=True, markup=False)
         found = self.conditions
-        by = f" by {found.drafter}" if found.drafter else ""
-        out.print(
-            f"{found.method}{by} for {found.target} on {found.platform}: {len(self.steps)} steps, "
-            f"{found.concurrency} at once"
+        out.print(f"{found.target} on {found.platform} ({found.machine}): {len(self._steps)} steps")
+        for analysis in self.analyses:
+            study = analysis.study
+            out.print(f"\n{study.concurrency} at once")
+            money = {
+                name: {one: value(one) for one in study.points} for name, value in self._money(analysis).items()
+            }
+            for draft in self._drafts:
+                out.print(measured(analysis, draft, money), soft_wrap=False)
+            for title, groups in (("class", analysis.by_class), ("prompt length", analysis.by_context)):
+                if len(groups) > 1:
+                    out.print(by_group(analysis, title, groups), soft_wrap=False)
+            out.print(self._advice(analysis.recommendation))
+        if self._missing:
+            out.print(f"{self._missing} cells are missing: run the same command again to go on ({self._path})")
+        if self._recorded.workflows:
+            out.print(self._coverage())
+        out.print(self.note)
+
+    def _advice(self, found: Recommendation | None) -> str:
+        if found is None:
+            return "recommended: nothing yet: off and one K must be measured, with more than a few tokens"
+        return f"recommended: {found.setting}. {' '.join(found.reasons)}\n{self._profile(found.setting)}"
+
+    def _coverage(self) -> str:
+        found = self._recorded
+        return (
+            f"Per success: all {found.workflows} recorded workflows, of which {found.known} have an outcome and "
+            f"{found.succeeded} succeeded; prompts take what they took then."
         )
-        out.print(self._table(), soft_wrap=False)
-        for line in self._groups():
-            out.print(line)
-        if advice := self._advice():
-            out.print(
-                f"recommended: {self._name(advice['k'])}. {' '.join(advice['reasons'])}\n{advice['profile']}"
-            )
-        else:
-            out.print("recommended: nothing yet: off and one K must be measured, with more than a few tokens")
-        if self.missing:
-            out.print(f"{self.missing} cells are missing: run the same command again to go on ({self._path})")
-        out.print(self._note())
 
-    def _table(self) -> Table:
-        priced = self._usd_per_hour is not None
-        columns = ("", "length", "pred.", "tokens/s", "spread", "pred.", "error", "ms/token")
-        table = Table(*columns, *(["$/M output"] if priced else []), box=SIMPLE_HEAD)
-        for point in self.points.values():
-            prediction = self.predictions.get(point.k)
-            speed = prediction.tokens_per_second if prediction else None
-            table.add_row(
-                f"K = {point.k}" if point.k else "off",
-                _number(point.acceptance_length, 2),
-                _number(prediction.acceptance_length if prediction else None, 2),
-                _number(point.speed, 1),
-                _number(point.spread, 1),
-                _number(speed, 1),
-                f"{error(speed, point.speed):+.0%}" if speed and point.speed else "-",
-                _number(1e3 / point.speed if point.speed else None, 1),
-                *([_number(self._usd_per_million(point), 2)] if priced else []),
-            )
-        return table
-
-    def _point(self, point: Point) -> dict[str, Any]:
-        prediction = self.predictions.get(point.k)
-        counts = point.counters
+    def _study(self, analysis: Analysis) -> dict[str, Any]:
+        study = analysis.study
+        money = self._money(analysis)
         return {
-            "k": point.k,
-            "repeats": len(point.cells),
-            "tokens": point.tokens,
-            "tokens_per_second": point.speed,
-            "spread": point.spread,
-            "seconds_per_token": 1 / point.speed if point.speed else None,
-            "drafts": counts.drafts,
-            "drafted": counts.drafted,
-            "accepted": counts.accepted,
-            "accepted_per_position": list(counts.per_position),
-            "acceptance_length": point.acceptance_length,
-            "acceptance_length_by_class": lengths_by(point, kind_of),
-            "acceptance_length_by_context": lengths_by(point, context_of),
-            "predicted_acceptance_length": prediction.acceptance_length if prediction else None,
-            "predicted_tokens_per_second": prediction.tokens_per_second if prediction else None,
-            "usd_per_million_output_tokens": self._usd_per_million(point),
+            "concurrency": study.concurrency,
+            "points": [
+                _point(point, analysis) | {name: value(point.setting) for name, value in money.items()}
+                for point in study.points.values()
+            ],
+            "predictions": _predictions(analysis),
+            "step_seconds": {draft: msgspec.to_builtins(times) for draft, times in analysis.times.items()},
+            "recommendation": self._recommendation(analysis.recommendation),
+            "by_class": {name: self._group(found) for name, found in analysis.by_class.items()},
+            "by_context": {name: self._group(found) for name, found in analysis.by_context.items()},
         }
 
-    def _groups(self) -> Iterator[str]:
-        """Acceptance length by class and by context at the largest K, where there is more than one."""
-        if not self.points:
-            return
-        point = self.points[max(self.points)]
-        for name, group in (("class", kind_of), ("prompt length", context_of)):
-            lengths = lengths_by(point, group)
-            if len(lengths) > 1:
-                parts = ", ".join(f"{value} {length:.2f}" for value, length in lengths.items())
-                yield f"acceptance length at K = {point.k} by {name}: {parts}"
+    def _group(self, analysis: Analysis) -> dict[str, Any]:
+        return {
+            "points": [_point(point, analysis) for point in analysis.study.points.values()],
+            "predictions": _predictions(analysis),
+            "recommendation": self._recommendation(analysis.recommendation),
+        }
 
-    def _advice(self) -> dict[str, Any] | None:
-        if self.recommendation is None:
+    def _recommendation(self, found: Recommendation | None) -> dict[str, Any] | None:
+        if found is None:
             return None
-        found = self.recommendation
-        return {"k": found.k, "reasons": list(found.reasons), "profile": self._profile(found.k)}
+        return {
+            "draft": found.setting.draft,
+            "k": found.setting.k,
+            "speed_up": found.speed_up,
+            "reasons": list(found.reasons),
+            "profile": self._profile(found.setting),
+        }
 
-    def _profile(self, k: int) -> str:
+    def _profile(self, setting: Setting) -> str:
         """The section to put into the configuration."""
-        found = self.conditions
-        values = {"method": "none"} if not k else {"method": found.method, "drafter": found.drafter}
-        lines = [f"{name} = {toml_value(value)}" for name, value in values.items() if value]
-        return "\n".join(["[speculation.tuned]", *lines, *([f"num_speculative_tokens = {k}"] if k else [])])
+        values: Mapping[str, Any] = {"method": "none"}
+        if setting.k:
+            values = self._drafts[setting.draft].at(setting.k).model_dump(exclude_unset=True, exclude_none=True)
+        return "\n".join(
+            ["[speculation.tuned]", *(f"{name} = {toml_value(value)}" for name, value in values.items() if value)]
+        )
 
-    def _usd_per_million(self, point: Point) -> float | None:
-        """Of the hours in which `concurrency` steps generate; prompts are not in it."""
-        if self._usd_per_hour is None or not point.speed:
-            return None
-        return self._usd_per_hour / 3600 / (point.speed * self.conditions.concurrency) * 1e6
+    def _money(self, analysis: Analysis) -> dict[str, Any]:
+        """What a setting costs in USD, by name; empty without a price."""
+        price = self._usd_per_hour
+        if price is None:
+            return {}
 
-    def _name(self, k: int) -> str:
-        return f"{self.conditions.method}, K = {k}" if k else "no speculation"
+        def per_million(setting: Setting) -> float | None:
+            speed = analysis.study.points[setting].throughput
+            return price / 3600 / speed * 1e6 if speed else None
 
-    def _note(self) -> str:
-        return f"{EMULATED} {NOTE}" if self.conditions.emulated else NOTE
+        def per_success(setting: Setting) -> float | None:
+            return usd_per_success(self._recorded, analysis.study, setting, price)
+
+        names = {"usd_per_million_output_tokens": per_million}
+        return names | ({"usd_per_success": per_success} if self._recorded.succeeded else {})
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+def _predictions(analysis: Analysis) -> dict[str, Any]:
+    return {
+        draft: [msgspec.to_builtins(one) for one in found.values()]
+        for draft, found in analysis.predictions.items()
+    }
+
+
+def _point(point: Point, analysis: Analysis) -> dict[str, Any]:
+    prediction = analysis.predictions.get(point.setting.draft, {}).get(point.k)
+    off = analysis.study.off
+    return {
+        "draft": point.setting.draft,
+        "k": point.k,
+        "repeats": len(point.repeats),
+        "steps": len(point.runs),
+        "tokens": point.tokens,
+        "tokens_per_second": point.speed,
+        "spread": point.spread,
+        "speed_up": point.speed / off.speed if off and off.speed else None,
+        "seconds_per_token": 1 / point.speed if point.speed else None,
+        "server_tokens_per_second": point.throughput,
+        "checks": point.checks,
+        "drafted": point.drafted,
+        "accepted": point.accepted,
+        "steps_without_draft": point.plain,
+        "accepted_share_per_position": point.shares(),
+        "acceptance_length": point.acceptance_length,
+        "predicted_acceptance_length": prediction.acceptance_length if prediction else None,
+        "predicted_tokens_per_second": prediction.tokens_per_second if prediction else None,
+    }

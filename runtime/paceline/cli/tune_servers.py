@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,7 +13,10 @@ from paceline.engines.launcher import LaunchedServer
 from paceline.engines.vllm_http import VllmHttpEngine
 from paceline.errors import ConfigError
 from paceline.models.catalog import resolve_model
+from paceline.platforms import cpu
 from paceline.speculation.profiles import require_supported
+from paceline.speculation.tune.drafts import Draft, Setting
+from paceline.speculation.tune.measure import DETAILED
 from paceline.speculation.tune.results import Conditions
 
 NAME = "tune"
@@ -20,65 +24,61 @@ NAME = "tune"
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Starts the servers that are measured, one for each cell."""
+    """Starts the servers that are measured."""
 
     target: str
-    drafter: str
-    method: str
+    drafts: tuple[Draft, ...]
     platform: str
     python: str
     engine_args: tuple[str, ...]
-    concurrency: int
+    at_once: int
+    """Most steps at once."""
 
     def conditions(self, digest: str) -> Conditions:
         """What a result file of these servers is bound to."""
         return Conditions(
-            self.target,
-            self.drafter,
-            self.method,
-            self.platform,
-            self.concurrency,
-            digest,
-            self.engine_args,
-            self.platform == "emulated",
+            target=self.target,
+            platform=self.platform,
+            sample=digest,
+            engine_args=self.engine_args,
+            dtype=cpu.default_dtype(cpu.features()) if self.platform == "cpu" else "",
+            machine=f"{os.cpu_count()} x {cpu.model_name()}",
+            emulated=self.platform == "emulated",
         )
 
-    def settings(self, k: int, max_model_len: int | None) -> config.Settings:
-        """The configuration of one server."""
-        profile: dict[str, Any] = {"method": "none"}
-        if k:
-            profile = {"method": self.method, "drafter": self.drafter, "num_speculative_tokens": k}
-        engine = {
+    def draft(self, setting: Setting) -> Draft | None:
+        """What drafts in this setting; None without speculation."""
+        return next((draft for draft in self.drafts if draft.name == setting.draft), None)
+
+    def check(self, largest: int) -> None:
+        """Raise `ConfigError` for a platform that Paceline does not start, or that does not run a method."""
+        if self.platform not in ("cpu", "cuda", "emulated"):
+            raise ConfigError(f"--platform {self.platform}: take one of cpu, cuda, emulated")
+        for draft in self.drafts:
+            require_supported(draft.at(largest), self.platform)
+
+    def _engine(self, setting: Setting, max_model_len: int) -> config.Engine:
+        values: dict[str, Any] = {
             "model": NAME,
             "platform": self.platform,
             "python": self.python,
-            "max_concurrent_steps": self.concurrency,
+            "max_concurrent_steps": self.at_once,
             "max_model_len": max_model_len,
-            "speculation": NAME,
-            "extra_args": list(self.engine_args),
+            "extra_args": [*self.engine_args, *(DETAILED if setting.k else ())],
         }
-        values = {
-            "models": {NAME: {"path": self.target}},
-            "engines": {NAME: engine},
-            "speculation": {NAME: profile},
-        }
-        return config.parse(values, "spec tune")
-
-    def check(self, largest: int) -> None:
-        """Raise `ConfigError` for a platform that Paceline does not start, or that does not run the method."""
-        if self.platform not in ("cpu", "cuda", "emulated"):
-            raise ConfigError(f"--platform {self.platform}: take one of cpu, cuda, emulated")
-        require_supported(self.settings(largest, None).speculation[NAME], self.platform)
+        parsed = config.parse({"models": {NAME: {"path": self.target}}, "engines": {NAME: values}}, "spec tune")
+        return parsed.engines[NAME]
 
     @asynccontextmanager
-    async def open(self, k: int, max_model_len: int) -> AsyncIterator[VllmHttpEngine]:
-        """A server that is ready; it is gone afterwards."""
-        settings = self.settings(k, max_model_len)
-        name = f"{NAME}-{self.method}-{k}" if k else f"{NAME}-off"
+    async def open(
+        self, setting: Setting, max_model_len: int, repeat: int
+    ) -> AsyncIterator[tuple[VllmHttpEngine, str]]:
+        """A server that is ready, and its version; it is gone afterwards."""
+        draft = self.draft(setting)
         server = LaunchedServer(
-            name,
-            settings.engines[NAME],
-            settings.speculation[NAME],
+            f"{NAME}-{draft.profile.method}-{setting.k}-{repeat}" if draft else f"{NAME}-off-{repeat}",
+            self._engine(setting, max_model_len),
+            draft.at(setting.k) if draft else None,
             resolve_model(self.target),
             config.data_dir() / "logs",
         )
@@ -87,8 +87,8 @@ class Servers:
             await server.start()
             await server.wait_ready()
             engine = VllmHttpEngine(server.url)
-            await engine.probe()
-            yield engine
+            info = await engine.probe()
+            yield engine, info.version
         finally:
             if engine:
                 await engine.close()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.emulator.kvcache import ID_BYTES
+from paceline.speculation.promptlookup import lookup
 
 
 @dataclass(slots=True)
@@ -64,13 +64,7 @@ class PromptLookup:
     def draft(self, context: bytes | bytearray, upcoming: Sequence[int], rng: random.Random) -> tuple[int, int]:
         """(drafted, accepted); (0, 0) when no ending repeats."""
         del rng
-        for length in range(min(self.longest, len(context) // ID_BYTES - 1), self.shortest - 1, -1):
-            at = _find_aligned(context, bytes(context[-length * ID_BYTES :]))
-            if at < len(context) - length * ID_BYTES:
-                first = at + length * ID_BYTES
-                proposal = memoryview(bytes(context[first : first + self.most * ID_BYTES])).cast("I").tolist()
-                return len(proposal), _common_prefix(proposal, upcoming)
-        return 0, 0
+        return lookup(context, upcoming, self.most, self.shortest, self.longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +89,3 @@ class AcceptanceCurve:
         draw = rng.random()
         accepted = sum(1 for rate in self.rates if draw < rate)
         return self.most, min(accepted, max(0, len(upcoming) - 1))
-
-
-def _find_aligned(context: bytes | bytearray, ending: bytes) -> int:
-    at = context.find(ending)
-    while at % ID_BYTES:
-        at = context.find(ending, at + 1)
-    return at
-
-
-def _common_prefix(proposal: Sequence[int], upcoming: Sequence[int]) -> int:
-    for length, (proposed, wanted) in enumerate(zip(proposal, upcoming, strict=False)):
-        if proposed != wanted:
-            return length
-    return min(len(proposal), len(upcoming))

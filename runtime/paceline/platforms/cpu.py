@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import psutil
 from paceline import config
 from paceline.platforms.plan import GIB, LaunchPlan, vllm_command, vllm_env
 
+CPUINFO = Path("/proc/cpuinfo")
 BLOCK_SIZE = 32
 """vLLM's CPU default of 128 would leave short prompts without a full block to reuse."""
 MOST_KV_CACHE_GIB = 4.0
@@ -60,14 +62,23 @@ def default_kv_cache_gib(memory_bytes: int) -> float:
     return min(MOST_KV_CACHE_GIB, memory_bytes / 4 / GIB)
 
 
-def features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+def features(cpuinfo: Path = CPUINFO) -> frozenset[str]:
     """The CPU's instruction sets in Linux's names; empty where the system does not tell."""
+    flags = _values(cpuinfo, "flags", "Features")
+    return frozenset(next(flags, "").split())
+
+
+def model_name(cpuinfo: Path = CPUINFO) -> str:
+    """What the CPU calls itself; `unknown CPU` where the system does not tell."""
+    return next(_values(cpuinfo, "model name"), "").strip() or "unknown CPU"
+
+
+def _values(cpuinfo: Path, *names: str) -> Iterator[str]:
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
-        return frozenset()
-    flags = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
-    return frozenset(next(flags, "").split())
+        return
+    yield from (line.partition(":")[2] for line in lines if line.startswith(names))
 
 
 def openmp(python: Path) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""Cells: one setting of speculation, one repeat, all sample steps on one engine. Times in seconds."""
+"""Cells: one setting of speculation, one number of steps at once, one repeat, all steps. Times in seconds."""
 
 from __future__ import annotations
 
@@ -6,128 +6,180 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import msgspec
 
 from paceline.engines.base import Engine, GenerateRequest, GenerationEnd
-from paceline.speculation.tune.counters import Counters, read_counters
+from paceline.errors import EngineRefused
+from paceline.speculation.tune.drafts import Setting
+from paceline.speculation.tune.forecast import Forecast
+from paceline.speculation.tune.lookup import Lookup
 from paceline.speculation.tune.sample import ReplayStep
-from paceline.workflow.model import Sampling, StepClass
+from paceline.workflow.model import Sampling
+from paceline.workflow.stepclass import StepClass
 
 WARM_TOKENS = 8
 """Generated from each prompt before the clock starts: its prefix is cached then, as in mid-workflow, and every
 kind of computation has run once."""
-
-
-class MeteredEngine(Engine, Protocol):
-    """An engine whose counters can be read."""
-
-    async def metrics(self) -> str:
-        """The text of /metrics. Raises `EngineLost`, `EngineUnavailable` or `EngineRefused`."""
-        ...
+DETAILED = ("--per-request-spec-decode-metrics", "detailed")
+"""What a server that drafts must be told."""
 
 
 class StepRun(msgspec.Struct, frozen=True):
-    """One replayed step. Drafts are None where the engine does not report them."""
+    """One replayed step, without its first token: that comes with the prompt."""
 
     step_id: str
     kind: StepClass
     prompt_tokens: int
     tokens: int
-    """Generated after the first chunk."""
+    """After the first chunk."""
     seconds: float
     """From the first chunk to the last."""
-    drafts: int | None = None
-    drafted: int | None = None
-    accepted: int | None = None
+    checks: tuple[tuple[int, int], ...] = ()
+    """(drafted, accepted) of each verification; at the end of the answer only what is in it."""
+    forecasts: tuple[Forecast, ...] = ()
+    """What a lookup with K = 1, 2, ... does in this text, up to the measured K. Empty for other drafters."""
+
+    @property
+    def accepted(self) -> int:
+        """Tokens that came from drafts."""
+        return sum(accepted for _, accepted in self.checks)
+
+    @property
+    def plain(self) -> int:
+        """Steps of the engine without a draft."""
+        return max(0, self.tokens - self.accepted - len(self.checks))
 
 
 class Cell(msgspec.Struct, frozen=True, tag="cell"):
     """One measured cell."""
 
-    k: int
-    """Tokens drafted per verification; 0: no speculation."""
+    setting: Setting
+    concurrency: int
+    """Steps at once."""
     repeat: int
     """From 0."""
     runs: tuple[StepRun, ...]
-    counters: Counters
-    """Of the engine, for these steps together."""
+    seconds: float
+    """From the first request to the last answer."""
+    engine: str = ""
+    """Version of the server."""
 
     @property
-    def tokens_per_second(self) -> float:
-        """Of one step while it generates; 0 where nothing came after the first chunks."""
-        seconds = sum(run.seconds for run in self.runs)
-        return sum(run.tokens for run in self.runs) / seconds if seconds else 0.0
+    def place(self) -> tuple[Setting, int, int]:
+        """What tells it from others."""
+        return self.setting, self.concurrency, self.repeat
 
 
-def schedule(ks: Sequence[int], repeats: int) -> list[tuple[int, int]]:
-    """(K, repeat) of every cell in the order of measuring.
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Replays steps greedily. Every method raises what the engine raises."""
 
-    Rounds over all settings, every other one backwards, so that a drift of the machine meets all alike. The first
-    begins with what every prediction needs: off (0), the largest K and the smallest.
+    engine: Engine
+    setting: Setting
+    steps: Sequence[ReplayStep]
+    stop_token_ids: tuple[int, ...]
+    lookup: Lookup | None = None
+    """Set where drafts are lookups in the text."""
+
+    async def warm(self) -> None:
+        """Have the prompts cached."""
+        await self._replay_all(1, WARM_TOKENS)
+
+    async def measure(self, concurrency: int, repeat: int, version: str) -> Cell:
+        """All steps, so many at once."""
+        begin = time.monotonic()
+        runs = await self._replay_all(concurrency)
+        return Cell(self.setting, concurrency, repeat, runs, time.monotonic() - begin, version)
+
+    async def _replay_all(self, concurrency: int, most: int | None = None) -> tuple[StepRun, ...]:
+        room = asyncio.Semaphore(concurrency)
+
+        async def one(step: ReplayStep) -> StepRun:
+            async with room:
+                return await self._replay(step, min(step.max_tokens, most or step.max_tokens))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(step)) for step in self.steps]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None  # the others were cancelled for it
+        return tuple(task.result() for task in tasks)
+
+    async def _replay(self, step: ReplayStep, limit: int) -> StepRun:
+        request = GenerateRequest(
+            request_id=f"tune-{step.step_id}",
+            prompt_json=step.prompt_json,
+            prompt_tokens=step.prompt_tokens,
+            max_tokens=limit,
+            sampling=Sampling(temperature=0.0),
+            stop_token_ids=self.stop_token_ids,
+            cache_salt="",
+            session_id="",
+        )
+        answer = _Answer()
+        async with aclosing(self.engine.generate(request)) as stream:
+            async for item in stream:
+                if isinstance(item, GenerationEnd):
+                    return self._run(step, answer, item)
+                answer.take(item.token_ids)
+        raise AssertionError("generate ended without GenerationEnd")
+
+    def _run(self, step: ReplayStep, answer: _Answer, end: GenerationEnd) -> StepRun:
+        if self.setting.k and end.checks is None:
+            raise EngineRefused(
+                f"The server does not report each verification; it must know {' '.join(DETAILED)}."
+            )
+        tokens, seconds = answer.tokens, answer.seconds
+        checks = within(end.checks or (), answer.sizes[1:])
+        return StepRun(
+            step.step_id, step.kind, step.prompt_tokens, tokens, seconds, checks, self._forecasts(step, answer)
+        )
+
+    def _forecasts(self, step: ReplayStep, answer: _Answer) -> tuple[Forecast, ...]:
+        if self.lookup is None:
+            return ()
+        prompt = msgspec.json.decode(step.prompt_json, type=list[int])
+        return tuple(self.lookup.play(prompt, answer.ids, k) for k in range(1, self.setting.k + 1))
+
+
+@dataclass(slots=True)
+class _Answer:
+    ids: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    """Of its chunks."""
+    first: float = 0.0
+    last: float = 0.0
+
+    def take(self, ids: Sequence[int]) -> None:
+        self.last = time.monotonic()
+        self.first = self.first or self.last
+        self.ids += ids
+        self.sizes.append(len(ids))
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.sizes[1:])
+
+    @property
+    def seconds(self) -> float:
+        return self.last - self.first
+
+
+def within(checks: Sequence[tuple[int, int]], sizes: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Checks without what was accepted beyond the end of the answer, which came in chunks of `sizes` tokens.
+
+    A step of the engine makes one chunk, of more than one token where a draft held. Only the last one can have
+    been cut; what it drafted beyond the end is left out as well. Chunks that were joined on their way stay as
+    they are.
     """
-    rest = sorted(set(ks) - {0})
-    first = list(dict.fromkeys([0, rest[-1], rest[0], *rest])) if rest else [0]
-    return [(k, repeat) for repeat in range(repeats) for k in (first[::-1] if repeat % 2 else first)]
-
-
-async def measure(
-    engine: MeteredEngine,
-    k: int,
-    repeat: int,
-    steps: Sequence[ReplayStep],
-    *,
-    concurrency: int,
-    stop_token_ids: tuple[int, ...],
-) -> Cell:
-    """Replay all steps, `concurrency` at once, greedily. Raises what the engine raises."""
-    await _replay_all(engine, steps, concurrency, stop_token_ids, most=WARM_TOKENS)
-    before = read_counters(await engine.metrics())
-    runs = await _replay_all(engine, steps, concurrency, stop_token_ids)
-    return Cell(k, repeat, tuple(runs), read_counters(await engine.metrics()) - before)
-
-
-async def _replay_all(
-    engine: Engine,
-    steps: Sequence[ReplayStep],
-    concurrency: int,
-    stop_token_ids: tuple[int, ...],
-    most: int | None = None,
-) -> list[StepRun]:
-    room = asyncio.Semaphore(concurrency)
-
-    async def one(step: ReplayStep) -> StepRun:
-        async with room:
-            return await _replay(engine, step, min(step.max_tokens, most or step.max_tokens), stop_token_ids)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(step)) for step in steps]
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None  # the others were cancelled for it
-    return [task.result() for task in tasks]
-
-
-async def _replay(engine: Engine, step: ReplayStep, limit: int, stop_token_ids: tuple[int, ...]) -> StepRun:
-    request = GenerateRequest(
-        request_id=f"tune-{step.step_id}",
-        prompt_json=step.prompt_json,
-        prompt_tokens=step.prompt_tokens,
-        max_tokens=limit,
-        sampling=Sampling(temperature=0.0),
-        stop_token_ids=stop_token_ids,
-        cache_salt="",
-        session_id="",
-    )
-    first = last = 0.0
-    tokens = 0
-    async with aclosing(engine.generate(request)) as stream:
-        async for item in stream:
-            if isinstance(item, GenerationEnd):
-                drafts = (item.draft_steps, item.drafted, item.accepted)
-                return StepRun(step.step_id, step.kind, step.prompt_tokens, tokens, last - first, *drafts)
-            last = time.monotonic()
-            tokens += len(item.token_ids) if first else 0
-            first = first or last
-    raise AssertionError("generate ended without GenerationEnd")
+    held = [place for place, (_, accepted) in enumerate(checks) if accepted]
+    pieces = [size for size in sizes if size > 1]
+    missing = len(held) - len(pieces)
+    if not held or missing not in (0, 1):
+        return tuple(checks)
+    last = held[-1]
+    kept = 0 if missing else min(checks[last][1], pieces[-1] - 1)
+    cut = kept < checks[last][1]
+    return (*checks[:last], (kept, kept) if cut else checks[last], *checks[last + 1 :])

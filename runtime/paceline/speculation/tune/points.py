@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import reduce
-from operator import add
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from paceline.speculation.tune.counters import Counters
+from paceline.speculation.tune.drafts import OFF, Setting
 from paceline.speculation.tune.measure import Cell, StepRun
 
 CONTEXTS = (1024, 4096, 16_384, 65_536)
@@ -17,60 +14,118 @@ CONTEXTS = (1024, 4096, 16_384, 65_536)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was measured for one K; 0 is no speculation. Times in seconds, per step while it generates."""
+    """What was measured of one setting. Times in seconds, per step while it generates."""
 
-    k: int
-    cells: tuple[Cell, ...]
+    setting: Setting
+    repeats: tuple[tuple[StepRun, ...], ...]
+    seconds: float = 0.0
+    """Of all repeats from the first request to the last answer, prompts included."""
+
+    @property
+    def k(self) -> int:
+        """0: no speculation."""
+        return self.setting.k
 
     @property
     def runs(self) -> list[StepRun]:
         """All replayed steps of all repeats."""
-        return [run for cell in self.cells for run in cell.runs]
+        return [run for repeat in self.repeats for run in repeat]
 
     @property
     def tokens(self) -> int:
         """Tokens after the first chunks."""
-        return sum(run.tokens for run in self.runs)
+        return _tokens(self.runs)
 
     @property
-    def seconds(self) -> float:
-        """In which these came."""
-        return sum(run.seconds for run in self.runs)
+    def decode_seconds(self) -> float:
+        """In which these came, summed over steps."""
+        return _seconds(self.runs)
 
     @property
     def speed(self) -> float:
-        """Tokens per second of one step, all repeats together."""
-        return self.tokens / self.seconds if self.seconds else 0.0
+        """Tokens per second of one step, all repeats together; 0 where nothing came after the first chunks."""
+        return self.tokens / self.decode_seconds if self.decode_seconds else 0.0
 
     @property
     def spread(self) -> float | None:
         """Fastest less slowest repeat, in tokens per second; None with a single one."""
-        speeds = [cell.tokens_per_second for cell in self.cells]
+        speeds = [_tokens(runs) / (_seconds(runs) or 1) for runs in self.repeats]
         return max(speeds) - min(speeds) if len(speeds) > 1 else None
 
     @property
-    def counters(self) -> Counters:
-        """The engine's counts over all repeats."""
-        return reduce(add, (cell.counters for cell in self.cells), Counters())
+    def throughput(self) -> float | None:
+        """Tokens per second of the server, prompts (cached) and first tokens included."""
+        return (self.tokens + len(self.runs)) / self.seconds if self.seconds else None
+
+    @property
+    def checks(self) -> int:
+        """Verifications of a draft."""
+        return sum(len(run.checks) for run in self.runs)
+
+    @property
+    def accepted(self) -> int:
+        """Tokens that came from drafts."""
+        return sum(run.accepted for run in self.runs)
+
+    @property
+    def drafted(self) -> int:
+        """Tokens that were drafted."""
+        return sum(drafted for run in self.runs for drafted, _ in run.checks)
+
+    @property
+    def plain(self) -> int:
+        """Steps of the engine without a draft."""
+        return sum(run.plain for run in self.runs)
 
     @property
     def acceptance_length(self) -> float | None:
         """Tokens per check of a draft, the model's own one included; None where nothing was drafted."""
-        counts = self.counters
-        return 1 + counts.accepted / counts.drafts if counts.drafts else None
+        return 1 + self.accepted / self.checks if self.checks else None
+
+    def shares(self) -> list[float]:
+        """Share of the checks that accept at least 1, 2, ... K tokens. Empty without a check."""
+        accepted = [check[1] for run in self.runs for check in run.checks]
+        return [sum(one > at for one in accepted) / len(accepted) for at in range(self.k)] if accepted else []
+
+    def only(self, wanted: Callable[[StepRun], bool]) -> Point:
+        """Of some of the steps."""
+        repeats = tuple(tuple(run for run in runs if wanted(run)) for runs in self.repeats)
+        return replace(self, repeats=repeats, seconds=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """All settings with one number of steps at once."""
+
+    concurrency: int
+    points: Mapping[Setting, Point]
 
     @property
-    def plain_steps(self) -> int:
-        """Decode steps without a draft. Drafts accepted beyond a step's last token can hide some."""
-        return max(0, self.tokens - self.counters.accepted - self.counters.drafts)
+    def off(self) -> Point | None:
+        """Without speculation."""
+        return self.points.get(OFF)
+
+    def of(self, draft: str) -> list[Point]:
+        """The points of one draft, by rising K."""
+        return sorted((point for point in self.points.values() if point.setting.draft == draft), key=_k)
+
+    def only(self, wanted: Callable[[StepRun], bool]) -> Study:
+        """Of some of the steps."""
+        return replace(self, points={setting: point.only(wanted) for setting, point in self.points.items()})
 
 
-def points_of(cells: Iterable[Cell]) -> dict[int, Point]:
-    """The points by K, rising."""
-    grouped: dict[int, list[Cell]] = {}
+def studies_of(cells: Iterable[Cell], drafts: Sequence[str]) -> list[Study]:
+    """The cells without speculation and with these drafts, by rising concurrency."""
+    grouped: dict[int, dict[Setting, list[Cell]]] = {}
     for cell in cells:
-        grouped.setdefault(cell.k, []).append(cell)
-    return {k: Point(k, tuple(sorted(grouped[k], key=lambda cell: cell.repeat))) for k in sorted(grouped)}
+        if cell.setting == OFF or cell.setting.draft in drafts:
+            grouped.setdefault(cell.concurrency, {}).setdefault(cell.setting, []).append(cell)
+    return [
+        Study(
+            concurrency, {setting: _pool(setting, group) for setting, group in sorted(found.items(), key=_order)}
+        )
+        for concurrency, found in sorted(grouped.items())
+    ]
 
 
 def kind_of(run: StepRun) -> str:
@@ -83,11 +138,31 @@ def context_of(run: StepRun) -> str:
     return next((f"up to {most} tokens" for most in CONTEXTS if run.prompt_tokens <= most), "longer")
 
 
-def lengths_by(point: Point, group: Callable[[StepRun], str]) -> dict[str, float]:
-    """Acceptance length of each group of steps, where the engine reports drafts per request."""
-    drafts, accepted = Counter[str](), Counter[str]()
-    for run in sorted(point.runs, key=lambda run: run.prompt_tokens):
-        if run.drafts and run.accepted is not None:
-            drafts[group(run)] += run.drafts
-            accepted[group(run)] += run.accepted
-    return {name: 1 + accepted[name] / count for name, count in drafts.items()}
+def groups_of(study: Study, group: Callable[[StepRun], str]) -> dict[str, Study]:
+    """The study in parts, short prompts first."""
+    runs = sorted(
+        (run for point in study.points.values() for run in point.runs), key=lambda run: run.prompt_tokens
+    )
+    names = dict.fromkeys(group(run) for run in runs)
+    return {name: study.only(lambda run, name=name: group(run) == name) for name in names}  # type: ignore[misc]
+
+
+def _pool(setting: Setting, cells: list[Cell]) -> Point:
+    ordered = sorted(cells, key=lambda cell: cell.repeat)
+    return Point(setting, tuple(cell.runs for cell in ordered), sum(cell.seconds for cell in ordered))
+
+
+def _tokens(runs: Iterable[StepRun]) -> int:
+    return sum(run.tokens for run in runs)
+
+
+def _seconds(runs: Iterable[StepRun]) -> float:
+    return sum(run.seconds for run in runs)
+
+
+def _k(point: Point) -> int:
+    return point.k
+
+
+def _order(item: tuple[Setting, list[Cell]]) -> tuple[str, int]:
+    return item[0].draft, item[0].k

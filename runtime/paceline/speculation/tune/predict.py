@@ -1,26 +1,26 @@
 """Every smaller K from one measurement at the largest. Pure.
 
-Acceptance length: a drafted token counts only if all before it were accepted, so the first K tokens of a longer
-draft are accepted as those of a draft of K are: length(K) = 1 + sum over i <= K of P(accepted >= i). That holds
-where drafts do not depend on where they begin; a lookup in a text (ngram) is near it, not exact.
-
-Speed: a step that checks a draft lasts T(K) = a + b * K, through the smallest and the largest measured K; a step
-without a draft lasts what one lasts with speculation off. Tokens that no draft covered at the largest K
-stay uncovered at every K.
+How many checks and how many steps without a draft it takes: `tune.forecast`. How long they last: a step that
+checks a draft T(K) = a + b * K, through the smallest and the largest measured K; one without a draft what it lasts
+with speculation off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from paceline.speculation.tune.counters import Counters
-from paceline.speculation.tune.points import Point
+from paceline.speculation.tune.forecast import Forecast, by_places, by_positions, total
+from paceline.speculation.tune.measure import StepRun
+from paceline.speculation.tune.points import Point, Study
+
+Forecaster = Callable[[StepRun, int], Forecast]
+"""What drafts of K do in a step that was measured with a larger one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of one decode step."""
+    """Seconds of one step of the engine."""
 
     plain: float
     """With speculation off."""
@@ -41,21 +41,27 @@ class Prediction:
     tokens_per_second: float
 
 
-def acceptance_length(counters: Counters, k: int) -> float:
-    """Tokens per check of a draft of K, from counts at K or more. Needs at least one draft."""
-    return 1 + sum(counters.per_position[:k]) / counters.drafts
+def forecaster(method: str, *, emulated: bool) -> Forecaster:
+    """The way that fits a method. The emulator draws acceptance by position in the draft, whatever the method."""
+    if emulated:
+        return lambda run, k: by_positions(run.checks, run.plain, k)
+    if method == "ngram":
+        return lambda run, k: run.forecasts[k - 1]
+    if method == "draft_model":
+        return lambda run, k: by_places(run.checks, run.plain, k)
+    return lambda run, k: by_positions(run.checks, run.plain, k)
 
 
-def fit_times(points: Mapping[int, Point]) -> StepTimes | None:
+def fit_times(off: Point | None, points: Sequence[Point]) -> StepTimes | None:
     """The times through off, the smallest and the largest K; None where off or every draft is missing.
 
     With a single K the line goes through it and off.
     """
-    off, drafting = points.get(0), _drafting(points)
+    drafting = [point for point in points if point.checks and point.tokens]
     if off is None or not off.speed or not drafting:
         return None
     plain = 1 / off.speed
-    low, high = min(drafting, key=_k), max(drafting, key=_k)
+    low, high = drafting[0], drafting[-1]
     top = _check_seconds(high, plain)
     if low is high:
         return StepTimes(plain, plain, (top - plain) / high.k)
@@ -63,20 +69,18 @@ def fit_times(points: Mapping[int, Point]) -> StepTimes | None:
     return StepTimes(plain, top - per_token * high.k, per_token)
 
 
-def predict(points: Mapping[int, Point]) -> dict[int, Prediction]:
+def predict(study: Study, draft: str, times: StepTimes | None, forecast: Forecaster) -> dict[int, Prediction]:
     """What every K up to the largest measured one would do. Empty where the measurement does not allow it."""
-    times = fit_times(points)
-    if times is None:
+    points = [point for point in study.of(draft) if point.tokens]
+    if times is None or not points:
         return {}
-    largest = max(_drafting(points), key=_k)
-    counters, plain_steps = largest.counters, largest.plain_steps
-    covered = largest.tokens - plain_steps
+    largest = points[-1]
     found = {}
     for k in range(1, largest.k + 1):
-        length = acceptance_length(counters, k)
-        seconds = plain_steps * times.plain + covered / length * times.at(k)
+        expected = total(forecast(run, k) for run in largest.runs)
+        seconds = expected.plain * times.plain + expected.checks * times.at(k)
         if seconds > 0:
-            found[k] = Prediction(k, length, largest.tokens / seconds)
+            found[k] = Prediction(k, expected.acceptance_length, largest.tokens / seconds)
     return found
 
 
@@ -85,16 +89,6 @@ def error(predicted: float, measured: float) -> float:
     return (predicted - measured) / measured
 
 
-def _drafting(points: Mapping[int, Point]) -> list[Point]:
-    return [point for point in points.values() if point.counters.drafts and point.tokens]
-
-
-def _k(point: Point) -> int:
-    return point.k
-
-
 def _check_seconds(point: Point, plain: float) -> float:
     """Mean seconds of a step that checks a draft: those of steps without one taken out."""
-    covered = point.tokens - point.plain_steps
-    checks = covered / (point.acceptance_length or 1)
-    return (point.seconds - point.plain_steps * plain) / checks
+    return (point.decode_seconds - point.plain * plain) / point.checks

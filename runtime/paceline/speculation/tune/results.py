@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from paceline.errors import ConfigError
+from paceline.speculation.tune.drafts import Setting
 from paceline.speculation.tune.measure import Cell
 
 
@@ -16,13 +17,14 @@ class Conditions(msgspec.Struct, frozen=True, tag="conditions"):
     """What all cells of a file have in common."""
 
     target: str
-    drafter: str
-    method: str
     platform: str
-    concurrency: int
     sample: str
     """`sample.digest` of the steps."""
     engine_args: tuple[str, ...] = ()
+    dtype: str = ""
+    """Number format of the engine."""
+    machine: str = ""
+    """Processor and cores."""
     emulated: bool = False
     """No model ran."""
 
@@ -53,14 +55,21 @@ class ResultFile:
             raise ConfigError(f"--output {path}: {error.strerror}; name another file") from None
 
     def add(self, cell: Cell) -> None:
-        """Keep a cell. It is on disk when this returns. Raises `OSError`."""
+        """Keep a cell. It is on disk when this returns. Raises `OSError`, and `ConfigError` for one of another
+        version of the engine."""
+        versions = {other.engine for other in self.cells} - {cell.engine}
+        if versions:
+            raise ConfigError(
+                f"--output {self.path}: was measured with version {versions.pop()} of the engine, this is "
+                f"{cell.engine}; name another file"
+            )
         self._append(cell)
         self.cells.append(cell)
 
-    def missing(self, plan: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The (K, repeat) of a plan that have no cell yet, in order."""
-        done = {(cell.k, cell.repeat) for cell in self.cells}
-        return [place for place in plan if place not in done]
+    def missing(self, setting: Setting, concurrencies: Sequence[int], repeat: int) -> list[int]:
+        """Of these numbers of steps at once, those without a cell."""
+        done = {cell.place for cell in self.cells}
+        return [one for one in concurrencies if (setting, one, repeat) not in done]
 
     def _take(self, content: bytes, conditions: Conditions) -> None:
         first, _, rest = content.partition(b"\n")

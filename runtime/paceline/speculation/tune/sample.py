@@ -59,25 +59,27 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     kind: StepClass = msgspec.field(default="unknown", name="class")
 
 
-async def of_workflows(
-    ledger: StepReader, workflows: Sequence[Workflow], tokenizer_hash: str, most_tokens: int
+async def finished_steps(ledger: StepReader, workflows: Sequence[Workflow]) -> list[tuple[Workflow, list[Step]]]:
+    """The workflows with their finished steps."""
+    return [(workflow, await _finished(ledger, workflow)) for workflow in workflows]
+
+
+async def of_steps(
+    ledger: StepReader, steps: Sequence[Step], tokenizer_hash: str, most_tokens: int
 ) -> list[ReplayStep]:
-    """The finished steps of these workflows, with their prompts token by token as they were sent.
+    """Finished steps with their prompts, token by token as they were sent.
 
     Each may generate what it generated then, at most `most_tokens`. Raises `ConfigError` where there is none, or
     only ones whose ids another tokenizer made.
     """
-    found: list[ReplayStep] = []
-    foreign = 0
-    for workflow in workflows:
-        for step in await _finished(ledger, workflow):
-            if step.segments and step.segments.tokenizer_hash == tokenizer_hash:
-                found.append(await _replay(ledger, step, step.segments, most_tokens))
-            else:
-                foreign += 1
+    found = [
+        await _replay(ledger, step, step.segments, most_tokens)
+        for step in steps
+        if step.segments and step.segments.tokenizer_hash == tokenizer_hash
+    ]
     if not found:
-        why = f"{foreign} have ids of another tokenizer than the target's" if foreign else "none is finished"
-        raise ConfigError(f"--workflow, --label: no step to replay in {len(workflows)} workflows: {why}")
+        why = f"{len(steps)} have ids of another tokenizer than the target's" if steps else "none is finished"
+        raise ConfigError(f"--workflow, --label: no step to replay: {why}")
     return found
 
 
