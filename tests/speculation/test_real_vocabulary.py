@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.speculation.models import model, notable
-from tests.transcript.conftest import make_qwen_tokenizer
+from tests.transcript import models
 
 from paceline import config
 from paceline.speculation import checks
@@ -23,7 +23,7 @@ QWEN_SIZE = 151_936
 @pytest.fixture(scope="session")
 def qwen_tokenizer() -> str:
     """The content of tokenizer.json."""
-    text: str = make_qwen_tokenizer().to_str()
+    text: str = models.qwen_tokenizer().to_str()
     return text
 
 

@@ -19,6 +19,7 @@ from paceline.speculation.tune.sample import ReplayStep
 from paceline.speculation.tune.success import Recorded, usd_per_success
 
 EMULATED = "EMULATED: no model ran; these figures are the emulator's settings, nothing else."
+NOTHING_YET = "recommended: nothing yet: off and one K must be measured, with more than a few tokens"
 NOTE = (
     "Speed of one step while it generates, prompts cached, greedy. Predicted: acceptance from the largest K "
     "alone, time from off, the smallest and the largest K. Spread: fastest less slowest repeat."
@@ -83,6 +84,8 @@ class Report:
                 if len(groups) > 1:
                     out.print(by_group(analysis, title, groups), soft_wrap=False)
             out.print(self._advice(analysis.recommendation))
+        if not self.analyses:
+            out.print(NOTHING_YET)
         if self._missing:
             out.print(f"{self._missing} cells are missing: run the same command again to go on ({self._path})")
         if self._recorded.workflows:
@@ -91,7 +94,7 @@ class Report:
 
     def _advice(self, found: Recommendation | None) -> str:
         if found is None:
-            return "recommended: nothing yet: off and one K must be measured, with more than a few tokens"
+            return NOTHING_YET
         return f"recommended: {found.setting}. {' '.join(found.reasons)}\n{self._profile(found.setting)}"
 
     def _coverage(self) -> str:

@@ -175,11 +175,9 @@ def within(checks: Sequence[tuple[int, int]], sizes: Sequence[int]) -> tuple[tup
     they are.
     """
     held = [place for place, (_, accepted) in enumerate(checks) if accepted]
-    pieces = [size for size in sizes if size > 1]
-    missing = len(held) - len(pieces)
-    if not held or missing not in (0, 1):
+    excess = sum(checks[place][1] + 1 for place in held) - sum(size for size in sizes if size > 1)
+    if not held or excess <= 0:
         return tuple(checks)
     last = held[-1]
-    kept = 0 if missing else min(checks[last][1], pieces[-1] - 1)
-    cut = kept < checks[last][1]
-    return (*checks[:last], (kept, kept) if cut else checks[last], *checks[last + 1 :])
+    kept = max(0, checks[last][1] - excess)
+    return (*checks[:last], (kept, kept), *checks[last + 1 :])
