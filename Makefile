@@ -21,7 +21,7 @@ help: ## List the entry points.
 
 install: $(INSTALLED) ## Make .venv with Paceline and its developer tools (about 0.5 GB).
 
-$(INSTALLED): requirements/dev.txt pyproject.toml hatch_build.py
+$(INSTALLED): requirements/dev.txt requirements/test-data.txt pyproject.toml hatch_build.py
 	@[[ -n "$(PYTHON)" ]] || \
 		{ echo "Paceline needs Python 3.11, 3.12 or 3.13: install one, or name it: make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
@@ -29,6 +29,8 @@ $(INSTALLED): requirements/dev.txt pyproject.toml hatch_build.py
 	@echo "Installing Paceline into .venv: about 0.5 GB, 1 to 2 minutes"
 	[[ -x $(BIN)/pip ]] || $(PYTHON) -m venv --clear .venv
 	$(BIN)/pip --disable-pip-version-check install --require-hashes -r requirements/dev.txt | \
+		{ grep -v '^Requirement already satisfied' || true; }
+	$(BIN)/pip --disable-pip-version-check install --no-deps --require-hashes -r requirements/test-data.txt | \
 		{ grep -v '^Requirement already satisfied' || true; }
 	$(BIN)/pip --disable-pip-version-check install --no-deps --no-build-isolation --editable .
 	touch $@

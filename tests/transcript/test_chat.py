@@ -9,8 +9,12 @@ import pytest
 from tests.transcript.conversations import TOOLS, assistant, call, result, user
 
 from paceline.errors import InvalidTool, ModelError
-from paceline.transcript import builtin, families
+from paceline.transcript import builtin
 from paceline.transcript.chat import ChatModel, load
+from paceline.transcript.families import detect, gpt_oss, llama3, plain, qwen2_5, qwen3, qwen3_coder
+from paceline.transcript.families.base import Family, Signs
+from paceline.transcript.probes import Finding
+from paceline.transcript.rendering import TemplateRenderer
 from paceline.transcript.template import ChatTemplate
 from paceline.transcript.tokenizer import load_tokenizer
 from paceline.workflow.model import Message
@@ -24,9 +28,10 @@ ANSWERS_AND_NEWS = [
 ]
 
 
-def make(template: str, family: families.Family = families.PLAIN) -> ChatModel:
+def make(template: str, family: Family = plain.FAMILY, end_ids: tuple[int, ...] = ()) -> ChatModel:
     """The built-in tokenizer under another template."""
-    return ChatModel(load_tokenizer("emulated"), ChatTemplate(template), family)
+    tokenizer = load_tokenizer("emulated")
+    return ChatModel(tokenizer, TemplateRenderer(ChatTemplate(template), tokenizer), family, end_ids)
 
 
 @pytest.mark.parametrize("system", ["", "Be brief."])
@@ -37,7 +42,7 @@ async def test_a_continuation_is_what_the_template_would_have_written(
     whole = await model.render_first(system, TOOLS, [user("Hi."), answer, *news])
     seam = await model.render_continuation(news, TOOLS, closed=False)
     assert whole[-len(seam) :] == seam
-    assert seam[0] == model.turn_end_id
+    assert seam[0] == model.closing_ids[0]
     before = model.tokenizer.decode(whole[: -len(seam)])
     assert before.endswith("}\n</tool_call>" if answer.tool_calls else answer.content)
 
@@ -51,7 +56,7 @@ async def test_prompt_and_generated_ids_are_a_prefix_of_the_next_prompt(
     whole = await model.render_first("", TOOLS, [user("Hi."), answer, *news])
     written = model.tokenizer.decode(whole)[len(model.tokenizer.decode(prompt)) :].split("<|im_end|>")[0]
     generated = [token for character in written for token in model.tokenizer.encode_now(character)]
-    generated.append(model.turn_end_id)
+    generated.append(model.closing_ids[0])
     assert model.closes(generated)
     following = prompt + generated + await model.render_continuation(news, TOOLS, closed=True)
     assert model.tokenizer.decode(following) == model.tokenizer.decode(whole)
@@ -62,7 +67,7 @@ async def test_a_cut_turn_is_closed_by_the_template(model: ChatModel) -> None:
     assert not model.closes([])
     closed = await model.render_continuation([user("Go on.")], (), closed=True)
     cut = await model.render_continuation([user("Go on.")], (), closed=False)
-    assert cut == [model.turn_end_id, *closed]
+    assert cut == [model.closing_ids[0], *closed]
     assert model.tokenizer.decode(closed) == "\n<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -74,7 +79,7 @@ async def test_results_of_parallel_calls_share_a_turn(model: ChatModel) -> None:
 async def test_every_end_id_stops_and_the_turn_end_comes_first(model: ChatModel) -> None:
     ends = [model.tokenizer.id_of("<|im_end|>"), model.tokenizer.id_of("<|endoftext|>")]
     assert list(model.stop_token_ids) == ends
-    assert model.turn_end_id == ends[0]
+    assert model.closing_ids[0] == ends[0]
 
 
 async def test_a_model_is_loaded_once(qwen_folder: Path) -> None:
@@ -123,36 +128,41 @@ GENERATION = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
 
 EACH = f"{{% for message in messages %}}{TURN}{{% endfor %}}{GENERATION}"
-UNCALLED = "{{ raise_exception('no call') if messages[2].role == 'tool' and not messages[1].tool_calls }}"
+UNCALLED = (
+    "{{ raise_exception('no call') if messages[2] is defined and messages[2].role == 'tool'"
+    " and not messages[1].tool_calls }}"
+)
 
 
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
-        (
-            f"{{% for message in messages %}}{{{{ loop.index }}}}{TURN}{{% endfor %}}",
-            "the text after",
-        ),
+        (f"{{% for message in messages %}}{{{{ loop.index }}}}{TURN}{{% endfor %}}", "the text after"),
         (f"{{% for message in messages|reverse %}}{TURN}{{% endfor %}}{GENERATION}", "the text after"),
-        (
-            f"{{% for message in messages[:2] %}}{TURN}{{% endfor %}}{GENERATION}",
-            "messages are not shown",
-        ),
+        (f"{{% for message in messages[:2] %}}{TURN}{{% endfor %}}{GENERATION}", "messages are not shown"),
         ("{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}", "special token"),
         (GENERATION, "exactly once"),
         (EACH + EACH, "exactly once"),
-        ("{{ raise_exception('no') }}", "refuses them: no"),
-        (UNCALLED + EACH, "tool result: .* no call"),
+        (UNCALLED + EACH, "no call"),
     ],
 )
-def test_a_template_that_cannot_be_continued_is_refused(template: str, problem: str) -> None:
-    with pytest.raises(ModelError, match=problem):
-        make(template, families.HERMES)
+def test_a_template_that_cannot_be_continued_is_found(template: str, problem: str) -> None:
+    chat = make(template, qwen2_5.FAMILY, end_ids=(258,))
+    assert not chat.appendable
+    assert problem in chat.unsafe[0].reason
+    assert "rendered in full" in chat.unsafe[0].remedy
+
+
+def test_a_model_that_never_ends_is_refused() -> None:
+    with pytest.raises(ModelError, match="no token that ends an answer"):
+        make("{{ raise_exception('no') }}")
 
 
 def test_a_template_may_refuse_roles() -> None:
     no_system = "{{ raise_exception('no system') if messages[0].role == 'system' else '' }}"
-    assert make(no_system + EACH).self_test() == []
+    chat = make(no_system + EACH)
+    assert chat.appendable
+    assert {verdict.finding for verdict in chat.verdicts} == {Finding.EQUAL, Finding.REFUSED}
 
 
 async def test_tools_are_refused_where_their_syntax_is_unknown() -> None:
@@ -164,7 +174,7 @@ async def test_tools_are_refused_where_their_syntax_is_unknown() -> None:
 
 
 async def test_a_generation_prompt_that_opens_the_reasoning_is_seen() -> None:
-    thinking = make(EACH + "<think>\n", families.REASONING)
+    thinking = make(EACH + "<think>\n", plain.REASONING)
     parser = thinking.parser(())
     parser.feed(thinking.tokenizer.encode_now("hm</think>Yes."))
     message = parser.finish().message
@@ -172,14 +182,19 @@ async def test_a_generation_prompt_that_opens_the_reasoning_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "family"),
+    ("signs", "family"),
     [
-        ("plain", families.PLAIN),
-        ("<think>", families.REASONING),
-        ("<tool_call>{", families.HERMES),
-        ("<tool_call>{ <think>", families.HERMES_REASONING),
-        ("<tool_call><function=x>", families.PLAIN),
+        (Signs("plain"), plain.FAMILY),
+        (Signs("<think>"), plain.REASONING),
+        (Signs("<tool_call>{"), qwen2_5.FAMILY),
+        (Signs("<tool_call>{ <think>"), qwen3.FAMILY),
+        (Signs("<tool_call><function=x>"), qwen3_coder.FAMILY),
+        (Signs("<tool_call><function=x><think>"), qwen3_coder.REASONING),
+        (Signs("<|start_header_id|>"), plain.FAMILY),
+        (Signs('<|start_header_id|> "parameters"'), llama3.FAMILY),
+        (Signs("<|start|>assistant<|channel|>"), gpt_oss.FAMILY),
+        (Signs("", "gpt_oss"), gpt_oss.FAMILY),
     ],
 )
-def test_families_are_told_by_their_markers(template: str, family: families.Family) -> None:
-    assert families.detect(template) is family
+def test_families_are_told_by_their_signs(signs: Signs, family: Family) -> None:
+    assert detect(signs) is family

@@ -13,25 +13,28 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.transcript.conversations import READ, TOOLS
 
-from paceline.transcript import families
+from paceline.transcript.families import plain, qwen2_5, qwen3
+from paceline.transcript.families.base import Family
 from paceline.transcript.parsing import Answer, OutputParser
-from paceline.transcript.splitter import OutputEvent
+from paceline.transcript.pieces import OutputEvent
 from paceline.transcript.tokenizer import load_tokenizer
 from paceline.workflow.events import ReasoningDelta, TextDelta, ToolCallEvent
 from paceline.workflow.model import Message, Tool, ToolCall
 
 TOKENIZER = load_tokenizer("emulated")
-END = 258
+END, REPLACED = 258, 256
 GOOD = '{"name": "read_file", "arguments": {"path": "a.py"}}'
 
 
-def make(family: families.Family = families.HERMES_REASONING, tools: Sequence[Tool] = TOOLS) -> OutputParser:
+def make(family: Family = qwen3.FAMILY, tools: Sequence[Tool] = TOOLS) -> OutputParser:
     """A parser over the built-in tokenizer."""
-    return OutputParser(TOKENIZER.stream(), end_ids=(END,), family=family, tools=tools, stop=())
+    return OutputParser(
+        TOKENIZER.stream(), end_ids=(END, REPLACED), closing_ids=(END,), family=family, tools=tools, stop=()
+    )
 
 
 def parse(
-    text: str, family: families.Family = families.HERMES_REASONING, tools: Sequence[Tool] = TOOLS
+    text: str, family: Family = qwen3.FAMILY, tools: Sequence[Tool] = TOOLS
 ) -> tuple[list[OutputEvent], Answer]:
     """Parse a text that is generated id by id."""
     parser = make(family, tools)
@@ -73,6 +76,13 @@ def test_end_ids_are_no_text_and_end_the_answer() -> None:
     parser.feed([*b"Hi", END, *b"more"])
     assert parser.finish().message.content == "Hi"
     assert parser.kept_ids == 3
+
+
+def test_an_end_id_that_the_template_does_not_write_is_not_kept() -> None:
+    parser = make()
+    parser.feed([*b"Hi", REPLACED, *b"more"])
+    assert parser.finish().message.content == "Hi"
+    assert parser.kept_ids == 2
 
 
 # -- calls ------------------------------------------------------------------------------------------------------
@@ -174,7 +184,7 @@ def test_a_call_that_is_cut_stays_text(cut: str) -> None:
 
 def test_without_tools_nothing_is_a_call() -> None:
     text = f"<tool_call>{GOOD}</tool_call>"
-    for family, tools in [(families.HERMES, ()), (families.PLAIN, TOOLS)]:
+    for family, tools in [(qwen2_5.FAMILY, ()), (plain.FAMILY, TOOLS)]:
         _, answer = parse(text, family, tools)
         assert (answer.message.content, answer.malformed_tool_calls) == (text, 0)
 
@@ -252,7 +262,7 @@ def test_markers_elsewhere_are_text(text: str) -> None:
 
 
 def test_a_family_without_reasoning_reports_none() -> None:
-    _, answer = parse("<think>a</think>", families.HERMES)
+    _, answer = parse("<think>a</think>", qwen2_5.FAMILY)
     assert (answer.message.content, answer.reasoning_tokens) == ("<think>a</think>", None)
 
 

@@ -71,7 +71,7 @@ async def test_what_follows_a_stop_is_ignored(emulated: ChatModel) -> None:
 
 async def test_a_stop_that_does_not_come_holds_nothing_back_at_the_end(emulated: ChatModel) -> None:
     parser = emulated.parser((), stop=("END",))
-    ids = [*emulated.tokenizer.encode_now("one EN"), 0xE6, emulated.turn_end_id]
+    ids = [*emulated.tokenizer.encode_now("one EN"), 0xE6, emulated.closing_ids[0]]
     parser.feed(ids)
     assert parser.finish().message.content == "one EN\ufffd"
     assert not parser.stopped

@@ -1,56 +1,73 @@
-"""A model as conversations see it: tokenizer, template, end ids and output family."""
+"""A model as conversations see it: tokenizer, renderer, end ids and family."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import InvalidMessage, InvalidTool, ModelError
 from paceline.transcript import builtin, families
+from paceline.transcript.families.base import Family, Signs
 from paceline.transcript.files import (
-    CHAT_TEMPLATE,
+    CONFIG,
     GENERATION_CONFIG,
     TOKENIZER_CONFIG,
     model_folder,
     read_json,
+    special_tokens,
+    template_source,
 )
+from paceline.transcript.harmony import load_harmony
 from paceline.transcript.parsing import OutputParser
+from paceline.transcript.probes import Ends, Finding, Verdict, examine
+from paceline.transcript.rendering import Renderer, TemplateRenderer
 from paceline.transcript.template import ChatTemplate
 from paceline.transcript.tokenizer import Tokenizer, load_tokenizer
-from paceline.workflow.model import Message, Role, Tool, ToolCall
-
-_MARK = f"mark{secrets.token_hex(16)}"
-"""Stands for the generated text in a probe rendering; unknown to clients, so that no message can contain it."""
-_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+from paceline.workflow.model import Message, Role, Tool
 
 
 class ChatModel:
     """Renders messages to ids so that what was generated is never rendered or tokenized again.
 
     Text of a message that spells a special token becomes that token, as in vLLM and Hugging Face: after
-    rendering nobody can tell them apart. Raises `ModelError` when the template cannot be continued safely.
+    rendering nobody can tell them apart. Raises `ModelError` when no token ends an answer.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate, family: families.Family, end_ids: Sequence[int] = ()
+        self, tokenizer: Tokenizer, renderer: Renderer, family: Family, end_ids: Sequence[int] = ()
     ) -> None:
         self.tokenizer = tokenizer
-        self.template = template
         self.family = family
-        try:
-            seam = self._seam([Message(Role.USER, "?")], ())
-        except InvalidMessage as error:
-            raise ModelError(f"{error.message}; set `template` to one that shows a conversation") from error
-        self.turn_end_id = self._find_turn_end(seam)
-        markers = family.reasoning_markers
-        self._reasoning_open = markers is not None and seam.rstrip().endswith(markers[0])
-        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys([self.turn_end_id, *end_ids]))
-        if problems := self.self_test():
-            raise ModelError(f"chat template: {'; '.join(problems)}; set `template` to one that can be continued")
+        self._renderer = renderer
+        seam, problem = self._first_seam()
+        turn_end = self._special(seam)
+        self.closing_ids = tuple(dict.fromkeys([*turn_end, *self._known(family.closing_tokens)]))
+        """Ids that close a turn in the transcript, first the template's own, if it has one."""
+        ends = [*(turn_end if family.turn_end_ends else ()), *end_ids, *self._known(family.end_tokens)]
+        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys(ends))
+        """Ids that end an answer."""
+        if not ends:
+            raise ModelError(
+                "the model has no token that ends an answer: its chat template closes none with a special token; "
+                "set `template` to one that does, or eos_token_id in generation_config.json"
+            )
+        self._reasoning_open = bool(family.reasoning_opening) and seam.rstrip().endswith(family.reasoning_opening)
+        self.verdicts = self._examine(problem if not turn_end else None)
+        """What the probe conversations showed."""
+
+    @property
+    def appendable(self) -> bool:
+        """Whether conversations can be continued by appending; otherwise each step has to be rendered in full."""
+        return not self.unsafe
+
+    @property
+    def unsafe(self) -> list[Verdict]:
+        """The verdicts that forbid appending."""
+        return [verdict for verdict in self.verdicts if verdict.finding is Finding.UNSAFE]
 
     @property
     def tokenizer_hash(self) -> str:
@@ -59,8 +76,8 @@ class ChatModel:
 
     @property
     def template_hash(self) -> str:
-        """Hash of the template and its special tokens."""
-        return self.template.hash
+        """Hash of the template, its special tokens and its arguments."""
+        return self._renderer.hash
 
     async def render_first(self, system: str, tools: Sequence[Tool], messages: Sequence[Message]) -> list[int]:
         """Return the ids of a whole conversation, ending where the model speaks.
@@ -69,149 +86,107 @@ class ChatModel:
         """
         self._check_tools(tools)
         leading = [Message(Role.SYSTEM, system)] if system else []
-        return await self.tokenizer.encode(self.template.render([*leading, *messages], tools, True))
+        return await self._renderer.prompt([*leading, *messages], tools)
 
     async def render_continuation(
         self, messages: Sequence[Message], tools: Sequence[Tool], closed: bool
     ) -> list[int]:
         """Return the ids to append to a generated turn: its close, the new messages, the start of the next turn.
 
-        `closed`: the generated ids already end with `turn_end_id` (see `closes`); otherwise the turn was cut and
-        the close is rendered. Raises `InvalidMessage` or `InvalidTool`.
+        `closed`: the generated ids already end with a token that closes them (see `closes`); otherwise the turn
+        was cut and the close is rendered. Only for a model that is `appendable`. Raises `InvalidMessage` or
+        `InvalidTool`.
         """
         self._check_tools(tools)
-        ids = await self.tokenizer.encode(self._seam(messages, tools))
+        ids = await self._renderer.after_answer(messages, tools)
         return ids[1:] if closed else ids
 
     def closes(self, generated: Sequence[int]) -> bool:
         """Whether the generated ids end their turn themselves."""
-        return bool(generated) and generated[-1] == self.turn_end_id
+        return bool(generated) and generated[-1] in self.closing_ids
 
     def parser(self, tools: Sequence[Tool], stop: Sequence[str] = ()) -> OutputParser:
         """Return a parser for one answer. Tool calls are only looked for when there are tools."""
-        stream = self.tokenizer.stream()
         return OutputParser(
-            stream,
+            self.tokenizer.stream(),
             end_ids=self.stop_token_ids,
+            closing_ids=self.closing_ids,
             family=self.family,
             tools=tools,
             stop=stop,
             reasoning_open=self._reasoning_open,
         )
 
-    def self_test(self) -> list[str]:
-        """Return why the template cannot be continued by appending; empty when it can."""
-        problems: list[str] = []
-        for name, head, new in _probes():
-            if self.family.tool_markers is None and name.startswith("tool"):
-                continue
-            try:
-                whole = self.template.render([*head, *new], (), True)
-            except InvalidMessage:
-                continue  # what a template refuses is not continued either
-            if problem := self._problem(new, whole):
-                problems.append(f"{name}: {problem}")
-        return problems
-
-    def _problem(self, new: Sequence[Message], whole: str) -> str:
+    def _first_seam(self) -> tuple[str, str]:
+        """What follows an answer before a user message, and why that cannot be told."""
         try:
-            seam = self._seam(new, ())
+            return self._renderer.after_answer_text([Message(Role.USER, "?")], ()), ""
         except InvalidMessage as error:
-            return error.message
-        if not whole.endswith(seam):
-            return "the text after an answer depends on what came before it"
-        if any(message.content not in seam for message in new):
-            return "new messages are not shown after the answer they follow"
-        return ""
+            return "", error.message
 
-    def _seam(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
-        probe = [Message(Role.USER, "?"), Message(Role.ASSISTANT, _MARK), *messages]
-        _, mark, after = self.template.render(probe, tools, True).partition(_MARK)
-        if not mark or _MARK in after:
-            raise InvalidMessage("messages: the model's chat template does not show an answer exactly once")
-        return after
+    def _special(self, text: str) -> list[int]:
+        """The special token that a text begins with, if it does."""
+        ids = self.tokenizer.encode_now(text)
+        return ids[:1] if ids and self.tokenizer.is_special(ids[0]) else []
 
-    def _find_turn_end(self, seam: str) -> int:
-        ids = self.tokenizer.encode_now(seam)
-        if not ids or not self.tokenizer.is_special(ids[0]):
-            raise ModelError(
-                "chat template: it does not end the assistant's turn with a special token; "
-                "set `template` to one that does"
-            )
-        return ids[0]
+    def _known(self, tokens: Sequence[str]) -> list[int]:
+        return [token_id for token in tokens if (token_id := self.tokenizer.id_of(token)) is not None]
+
+    def _examine(self, problem: str | None) -> tuple[Verdict, ...]:
+        """Run the probes. `problem`: why they cannot be run, if it is known; None when they can."""
+        if problem is not None:
+            reason = problem or "it does not end the assistant's turn with a special token"
+            remedy = "set `template` to one that does; until then every step is rendered in full"
+            return (Verdict("the end of an answer", Finding.UNSAFE, reason, remedy),)
+        other = [token_id for token_id in self.stop_token_ids if token_id not in self.closing_ids]
+        template, *closing = (self.tokenizer.decode([token_id]) for token_id in self.closing_ids)
+        ends = Ends(template, tuple(closing), tuple(self.tokenizer.decode([token_id]) for token_id in other))
+        return tuple(examine(self._renderer, ends, self.family.calls_tools))
 
     def _check_tools(self, tools: Sequence[Tool]) -> None:
-        if tools and self.family.tool_markers is None:
+        if tools and not self.family.calls_tools:
             raise InvalidTool("tools: the model's chat template has no known tool-call syntax", field="tools")
 
 
-async def load(path_or_hub_id: str, template: Path | None = None) -> ChatModel:
+async def load(
+    path_or_hub_id: str, template: Path | None = None, arguments: Mapping[str, Any] | None = None
+) -> ChatModel:
     """Load a model's tokenizer and template (`template` replaces its own), once per process.
 
-    `emulated` is built in. Raises `ModelError`.
+    `arguments` are variables for the template, as JSON has them. `emulated` is built in. Raises `ModelError`.
     """
-    return await asyncio.to_thread(_load, path_or_hub_id, template)
+    return await asyncio.to_thread(_load, path_or_hub_id, template, json.dumps(arguments or {}, sort_keys=True))
 
 
 @lru_cache(maxsize=64)
-def _load(path_or_hub_id: str, template: Path | None) -> ChatModel:
-    tokenizer = load_tokenizer(path_or_hub_id)
+def _load(path_or_hub_id: str, template: Path | None, arguments_json: str) -> ChatModel:
+    tokenizer = _load_tokenizer(path_or_hub_id)
+    arguments: dict[str, Any] = json.loads(arguments_json)
     if path_or_hub_id == builtin.NAME:
-        config: dict[str, Any] = {"chat_template": builtin.TEMPLATE, "eos_token": builtin.TURN_END}
-        end_tokens: list[int | None] = [tokenizer.id_of(builtin.END_OF_TEXT)]
         folder = Path()
+        config: dict[str, Any] = {"chat_template": builtin.TEMPLATE, "eos_token": builtin.TURN_END}
+        model_type = ""
+        end_tokens: list[int | None] = [tokenizer.id_of(builtin.END_OF_TEXT)]
     else:
-        folder = model_folder(path_or_hub_id)
+        folder = model_folder(path_or_hub_id, also=(CONFIG,))
         config = read_json(folder / TOKENIZER_CONFIG)
+        model_type = str(read_json(folder / CONFIG).get("model_type", ""))
         end_tokens = _as_list(read_json(folder / GENERATION_CONFIG).get("eos_token_id"))
-    special = _special_tokens(config)
-    chat_template = ChatTemplate(_template_source(template, folder, config), special)
+    special = special_tokens(config)
     end_ids = [tokenizer.id_of(special.get("eos_token", "")), *end_tokens]
-    return ChatModel(
-        tokenizer,
-        chat_template,
-        families.detect(chat_template.source),
-        [token_id for token_id in end_ids if token_id is not None],
-    )
+    known = [token_id for token_id in end_ids if token_id is not None]
+    source = template_source(template, folder, config, needed=model_type != families.gpt_oss.MODEL_TYPE)
+    family = families.detect(Signs(source, model_type))
+    if family.harmony and template is None:
+        return ChatModel(tokenizer, load_harmony(folder, tokenizer, arguments), family, known)
+    renderer = TemplateRenderer(ChatTemplate(source, special, arguments), tokenizer)
+    return ChatModel(tokenizer, renderer, family, known)
 
 
-def _template_source(given: Path | None, folder: Path, config: dict[str, Any]) -> str:
-    path = given or folder / CHAT_TEMPLATE
-    try:
-        if given or path.exists():
-            return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ModelError(f"chat template {path}: {error}; set `template` to a readable file", path=path) from error
-    source = config.get("chat_template")
-    if not isinstance(source, str):
-        have = "several chat templates" if source else "no chat template"
-        raise ModelError(f"{folder}: the model has {have}; set `template` to one", path=folder)
-    return source
-
-
-def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    found = {name: config.get(name) for name in _SPECIAL_TOKENS}
-    texts = {name: value["content"] if isinstance(value, dict) else value for name, value in found.items()}
-    return {name: text for name, text in texts.items() if isinstance(text, str)}
+@lru_cache(maxsize=64)
+def _load_tokenizer(path_or_hub_id: str) -> Tokenizer:
+    return load_tokenizer(path_or_hub_id)
 
 
 def _as_list(value: int | list[int] | None) -> list[int | None]:
     return [*value] if isinstance(value, list) else [value]
-
-
-def _probes() -> list[tuple[str, list[Message], list[Message]]]:
-    """Conversations that end with an answer, and what may follow it."""
-    system, user = Message(Role.SYSTEM, "Be brief."), Message(Role.USER, "first question")
-    answer, more = Message(Role.ASSISTANT, "first answer"), Message(Role.USER, "second question")
-    call = ToolCall("call_1", "probe", '{"path": "x"}')
-    result = Message(Role.TOOL, "first result", tool_call_id="call_1", tool_name="probe")
-    result2 = Message(Role.TOOL, "second result", tool_call_id="call_2", tool_name="probe")
-    asking = Message(Role.ASSISTANT, "first answer", tool_calls=(call,))
-    return [
-        ("user", [user, answer], [more]),
-        ("system", [system, user, answer], [more]),
-        ("history", [user, answer, more, answer], [more]),
-        ("tool result", [user, asking], [result]),
-        ("tool results", [user, asking, result, asking], [result, result2]),
-        ("tool result and user", [system, user, asking], [result, more]),
-    ]

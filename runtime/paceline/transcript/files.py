@@ -15,6 +15,8 @@ TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 GENERATION_CONFIG = "generation_config.json"
+CONFIG = "config.json"
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 def model_folder(path_or_hub_id: str, *, also: tuple[str, ...] = (), offline: bool = False) -> Path:
@@ -50,3 +52,28 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{path}: not a JSON object; fetch the model again", path=path)
     return value
+
+
+def template_source(given: Path | None, folder: Path, config: dict[str, Any], needed: bool = True) -> str:
+    """Return the chat template: of the file that was given, else the model's own from its folder or its
+    `tokenizer_config.json` (`config`). Raises `ModelError`; where none is needed, "" stands for none."""
+    path = given or folder / CHAT_TEMPLATE
+    try:
+        if given or path.exists():
+            return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"chat template {path}: {error}; set `template` to a readable file", path=path) from error
+    source = config.get("chat_template")
+    if isinstance(source, str):
+        return source
+    if needed:
+        have = "several chat templates" if source else "no chat template"
+        raise ModelError(f"{folder}: the model has {have}; set `template` to one", path=folder)
+    return ""
+
+
+def special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """Return the tokens of a `tokenizer_config.json` that templates may name."""
+    found = {name: config.get(name) for name in _SPECIAL_TOKENS}
+    texts = {name: value["content"] if isinstance(value, dict) else value for name, value in found.items()}
+    return {name: text for name, text in texts.items() if isinstance(text, str)}

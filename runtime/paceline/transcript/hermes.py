@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Sequence
 
 import msgspec
 
+from paceline.transcript.splitter import CallSyntax
 from paceline.transcript.stops import held_back
-from paceline.workflow.model import ToolCall
+from paceline.workflow.model import Tool, ToolCall
 
 _INSIDE_STRING = re.compile(r'"|\\|[\x00-\x1f]')
 
@@ -19,7 +21,7 @@ class _Call(msgspec.Struct):
     arguments: msgspec.Raw
 
 
-class CallBody:
+class JsonBody:
     """Collects the text of one call until its end marker. Each character is looked at once."""
 
     def __init__(self, end_marker: str) -> None:
@@ -74,7 +76,7 @@ class CallBody:
             self._looking_for = self._only_end
 
 
-def decode_call(body: str) -> ToolCall | None:
+def decode_call(body: str, _tools: Sequence[Tool] = ()) -> ToolCall | None:
     """Return the call that a body spells; None if it is not an object with a `name` and an object `arguments`."""
     try:
         call = msgspec.json.decode(body.encode(), type=_Call)
@@ -84,4 +86,12 @@ def decode_call(body: str) -> ToolCall | None:
         return None
     if not call.name or not isinstance(arguments, dict):
         return None
-    return ToolCall(f"call_{secrets.token_urlsafe(18)}", call.name, arguments_json)
+    return ToolCall(new_call_id(), call.name, arguments_json)
+
+
+def new_call_id() -> str:
+    """Return a new id for a tool call."""
+    return f"call_{secrets.token_urlsafe(18)}"
+
+
+HERMES = CallSyntax("<tool_call>", "</tool_call>", "{", JsonBody, decode_call)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.transcript.families import Family
-from paceline.transcript.splitter import OutputEvent, Splitter
+from paceline.transcript.families.base import Family
+from paceline.transcript.pieces import OutputEvent
 from paceline.transcript.stops import StopFilter
 from paceline.transcript.tokenizer import TokenStream
 from paceline.workflow.model import Message, Role, Tool
@@ -35,6 +35,7 @@ class OutputParser:
         stream: TokenStream,
         *,
         end_ids: Sequence[int],
+        closing_ids: Sequence[int],
         family: Family,
         tools: Sequence[Tool],
         stop: Sequence[str],
@@ -42,9 +43,10 @@ class OutputParser:
     ) -> None:
         self._stream = stream
         self._end_ids = frozenset(end_ids)
+        self._closing_ids = frozenset(closing_ids)
         self._stops = StopFilter(stop) if stop else None
-        self._splitter = Splitter(family, tools, reasoning_open)
-        self._counts_reasoning = family.reasoning_markers is not None
+        self._splitter = family.splitter(tools, reasoning_open)
+        self._counts_reasoning = family.reasons
         self._reasoning_tokens = 0
         self._taken = 0
         self._piece_start = 0
@@ -54,7 +56,7 @@ class OutputParser:
     @property
     def kept_ids(self) -> int:
         """How many of the ids stay in the transcript: all up to the end id, or those before the token in which a
-        stop text begins."""
+        stop text begins. An end id stays if it closes the turn as the template would."""
         if self._stops is not None and self._stops.kept_ids is not None:
             return self._stops.kept_ids
         return self._taken
@@ -64,26 +66,27 @@ class OutputParser:
         for token_id in token_ids:
             if self._ended:
                 break
-            self._taken += 1
             if token_id in self._end_ids:
                 self._ended = True
+                self._taken += token_id in self._closing_ids
             else:
+                self._taken += 1
                 self._step(token_id)
-        return self._splitter.take_events()
+        return self._splitter.pieces.take_events()
 
     def finish(self) -> Answer:
         """End the output: nothing is held back any more."""
         self._flush()
-        splitter = self._splitter
-        splitter.finish()
+        self._splitter.finish()
+        pieces = self._splitter.pieces
         message = Message(
             Role.ASSISTANT,
-            content=splitter.text,
-            reasoning=splitter.reasoning,
-            tool_calls=tuple(splitter.tool_calls),
+            content=pieces.text,
+            reasoning=pieces.reasoning,
+            tool_calls=tuple(pieces.tool_calls),
         )
         reasoning_tokens = self._reasoning_tokens if self._counts_reasoning else None
-        return Answer(message, splitter.take_events(), splitter.malformed, reasoning_tokens)
+        return Answer(message, pieces.take_events(), pieces.malformed, reasoning_tokens)
 
     def _step(self, token_id: int) -> None:
         reasoning_before = self._counts_reasoning and self._splitter.reasoning_now

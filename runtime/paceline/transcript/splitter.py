@@ -1,94 +1,72 @@
-"""Splits the text of an answer into reasoning, text and tool calls, as soon as each is certain.
+"""Splits answers in which markers stand around the reasoning and around each tool call.
 
 Rules where the right reading is debatable; each loses no text and runs nothing that was not meant:
 
 - Reasoning comes first or not at all; a later `<think>` is text.
-- A call is run only if its JSON is complete. At the end of the output a complete one needs no end marker.
-- What is no call (broken JSON, no name, arguments that are no object) stays text with its markers, and is counted.
-- Whitespace beside a marker is a separator. It is text only between two pieces of text.
+- A call is run only if it is complete. At the end of the output a complete one needs no end marker.
+- What is no call stays text with its markers, and is counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from paceline.transcript.families import Family
-from paceline.transcript.hermes import CallBody, decode_call
-from paceline.transcript.schemas import checked
+from paceline.transcript.pieces import WHITESPACE, Pieces
 from paceline.transcript.stops import held_back
-from paceline.workflow.events import ReasoningDelta, TextDelta, ToolCallEvent
 from paceline.workflow.model import Tool, ToolCall
 
-OutputEvent = ReasoningDelta | TextDelta | ToolCallEvent
-_TextKind = type[TextDelta] | type[ReasoningDelta]
-_WHITESPACE = " \t\r\n"
+
+class CallBody(Protocol):
+    """Collects the text of one call until its end marker. Each character is looked at once."""
+
+    def feed(self, text: str) -> str | None:
+        """Take more text. Returns what follows the end marker, None as long as there is none."""
+
+    def text(self) -> str:
+        """Return everything collected, without the markers."""
 
 
-class _Run:
-    """All text of one kind. Whitespace waits until it is known whether a marker follows."""
+@dataclass(frozen=True, slots=True)
+class CallSyntax:
+    """How a call is written between its markers."""
 
-    def __init__(self, after_marker: bool) -> None:
-        self.parts: list[str] = []
-        self._space: list[str] = []
-        self._after_marker = after_marker
-
-    def add(self, text: str) -> str:
-        """Take more text, return what is certain."""
-        body = text.rstrip(_WHITESPACE)
-        if not body:
-            self._space.append(text)
-            return ""
-        certain = "".join((*self._space, body))
-        if self._after_marker and not self.parts:
-            certain = certain.lstrip(_WHITESPACE)
-        self._space, self._after_marker = [text[len(body) :]], False
-        self.parts.append(certain)
-        return certain
-
-    def meet_marker(self) -> None:
-        """Drop the whitespace before a marker."""
-        self._space, self._after_marker = [], True
-
-    def end(self) -> str:
-        """Return the whitespace at the end, if it is text."""
-        if self._after_marker:
-            return ""
-        self.parts += self._space
-        return "".join(self._space)
+    begin: str
+    end: str
+    opening: str
+    """What a call begins with after its marker and whitespace; anything else is text at once."""
+    body: Callable[[str], CallBody]
+    """Makes a body that ends at the given marker."""
+    decode: Callable[[str, Sequence[Tool]], ToolCall | None]
+    """The call that a body spells; None if it spells none."""
 
 
-class Splitter:
-    """A state machine over the text; `feed` and `finish` append to the events that `take_events` hands out."""
+class MarkerSplitter:
+    """A state machine over the text."""
 
-    def __init__(self, family: Family, tools: Sequence[Tool], reasoning_open: bool) -> None:
-        self._call_markers = family.tool_markers if tools else None
-        self._reasoning_markers = family.reasoning_markers or ("", "")
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        reasoning_open: bool,
+        *,
+        calls: CallSyntax | None = None,
+        reasoning: tuple[str, str] | None = None,
+    ) -> None:
+        self.pieces = Pieces(tools)
         self._tools = tools
+        self._calls = calls if tools else None
+        self._reasoning_markers = reasoning or ("", "")
         self._held = ""
-        self._reasoning = _Run(after_marker=True)
-        self._text = _Run(after_marker=False)
-        self._body = CallBody("")
-        self._fresh: list[ToolCallEvent | tuple[_TextKind, list[str]]] = []
+        self._body: CallBody | None = None
         self._state: Callable[[str], str] = self._in_text
-        if family.reasoning_markers:
+        if reasoning:
             self._state = self._in_reasoning if reasoning_open else self._at_start
-        self.tool_calls: list[ToolCall] = []
-        self.malformed = 0
 
     @property
     def reasoning_now(self) -> bool:
         """Whether the text read last is inside the reasoning."""
         return self._state == self._in_reasoning
-
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        return "".join(self._text.parts)
-
-    @property
-    def reasoning(self) -> str:
-        """The reasoning so far."""
-        return "".join(self._reasoning.parts)
 
     def feed(self, text: str) -> None:
         """Take more text."""
@@ -101,27 +79,21 @@ class Splitter:
         """Decide about everything that was held back."""
         held, self._held = self._held, ""
         if self._state == self._in_reasoning:
-            self._add_reasoning(held)
-        elif self._state == self._in_call:
-            self._finish_call()
-        elif self._state == self._at_call:
-            self._not_a_call("", held)
+            self.pieces.add_reasoning(held)
+        elif self._body and self._calls:
+            self._finish_call(self._calls, self._body)
+        elif self._calls and self._state == self._at_call:
+            self.pieces.add_malformed(self._calls.begin + held)
         else:
-            self._add_text(held)
-        self._emit(ReasoningDelta, self._reasoning.end())
-        self._emit(TextDelta, self._text.end())
-
-    def take_events(self) -> list[OutputEvent]:
-        """Return the events since the last call, neighbours of one kind merged."""
-        fresh, self._fresh = self._fresh, []
-        return [item if isinstance(item, ToolCallEvent) else item[0]("".join(item[1])) for item in fresh]
+            self.pieces.add_text(held)
+        self.pieces.end()
 
     # Each state takes the text, and returns what the next state has to read.
 
     def _at_start(self, buffer: str) -> str:
         opening = self._reasoning_markers[0]
-        stripped = buffer.lstrip(_WHITESPACE)
-        self._text.add(buffer[: len(buffer) - len(stripped)])
+        stripped = buffer.lstrip(WHITESPACE)
+        self.pieces.add_space(buffer[: len(buffer) - len(stripped)])
         if stripped.startswith(opening):
             self._state = self._in_reasoning
             return stripped[len(opening) :]
@@ -134,87 +106,63 @@ class Splitter:
     def _in_reasoning(self, buffer: str) -> str:
         before, closing, after = buffer.partition(self._reasoning_markers[1])
         if not closing:
-            self._add_reasoning(self._hold_back(buffer, self._reasoning_markers[1]))
+            self.pieces.add_reasoning(self._hold_back(buffer, self._reasoning_markers[1]))
             return ""
-        self._add_reasoning(before)
-        self._reasoning.meet_marker()
-        self._text.meet_marker()
+        self.pieces.add_reasoning(before)
+        self.pieces.end_reasoning()
         self._state = self._in_text
         return after
 
     def _in_text(self, buffer: str) -> str:
-        if self._call_markers is None:
-            self._add_text(buffer)
+        if self._calls is None:
+            self.pieces.add_text(buffer)
             return ""
-        before, opening, after = buffer.partition(self._call_markers[0])
+        before, opening, after = buffer.partition(self._calls.begin)
         if not opening:
-            self._add_text(self._hold_back(buffer, self._call_markers[0]))
+            self.pieces.add_text(self._hold_back(buffer, self._calls.begin))
             return ""
-        self._add_text(before)
+        self.pieces.add_text(before)
         self._state = self._at_call
         return after
 
     def _at_call(self, buffer: str) -> str:
-        """After the marker: only an object can be a call, anything else is text at once."""
-        first = buffer.lstrip(_WHITESPACE)[:1]
-        if not first:
+        """After the marker: only the syntax's opening can be a call, anything else is text at once."""
+        assert self._calls is not None  # noqa: S101 - for the type checker: the state is entered with calls only
+        first = buffer.lstrip(WHITESPACE)[: len(self._calls.opening)]
+        if self._calls.opening.startswith(first) and first != self._calls.opening:
             self._held = buffer
             return ""
-        if first != "{":
-            self._not_a_call("", "")
+        if first != self._calls.opening:
+            self.pieces.add_malformed(self._calls.begin)
             self._state = self._in_text
             return buffer
-        self._body = CallBody(self._markers[1])
+        self._body = self._calls.body(self._calls.end)
         self._state = self._in_call
         return buffer
 
     def _in_call(self, buffer: str) -> str:
+        assert self._calls is not None and self._body is not None  # noqa: S101, PT018 - for the type checker
         after = self._body.feed(buffer)
         if after is None:
             return ""
-        self._end_call(self._body.text(), self._markers[1])
+        self._end_call(self._calls, self._body.text(), self._calls.end)
+        self._body = None
         self._state = self._in_text
         return after
-
-    @property
-    def _markers(self) -> tuple[str, str]:
-        return self._call_markers or ("", "")
 
     def _hold_back(self, buffer: str, marker: str) -> str:
         certain = len(buffer) - held_back(buffer, (marker,))
         self._held = buffer[certain:]
         return buffer[:certain]
 
-    def _finish_call(self) -> None:
-        text = self._body.text()
-        whole = len(text) - held_back(text, (self._markers[1],))
-        self._end_call(text[:whole], text[whole:])
+    def _finish_call(self, calls: CallSyntax, body: CallBody) -> None:
+        text = body.text()
+        whole = len(text) - held_back(text, (calls.end,))
+        self._end_call(calls, text[:whole], text[whole:])
 
-    def _end_call(self, body: str, end: str) -> None:
-        call = decode_call(body)
+    def _end_call(self, calls: CallSyntax, body: str, end: str) -> None:
+        call = calls.decode(body, self._tools)
         if call is None:
-            self._not_a_call(body, end)
-            return
-        call = checked(call, self._tools)
-        self._text.meet_marker()
-        self.tool_calls.append(call)
-        self._fresh.append(ToolCallEvent(call))
-
-    def _not_a_call(self, body: str, end: str) -> None:
-        self.malformed += 1
-        self._add_text(self._markers[0] + body + end)
-
-    def _add_text(self, text: str) -> None:
-        self._emit(TextDelta, self._text.add(text))
-
-    def _add_reasoning(self, text: str) -> None:
-        self._emit(ReasoningDelta, self._reasoning.add(text))
-
-    def _emit(self, kind: _TextKind, text: str) -> None:
-        if not text:
-            return
-        last = self._fresh[-1] if self._fresh else None
-        if isinstance(last, tuple) and last[0] is kind:
-            last[1].append(text)
+            self.pieces.add_malformed(calls.begin + body + end)
         else:
-            self._fresh.append((kind, [text]))
+            self.pieces.add_call(call)

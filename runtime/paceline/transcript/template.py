@@ -17,14 +17,27 @@ import jinja2.sandbox
 from paceline.errors import InvalidMessage, InvalidTool, ModelError
 from paceline.workflow.model import Message, Role, Tool, ToolCall
 
+_OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+
 
 class ChatTemplate:
-    """One template. `special_tokens` are the variables such as `bos_token` that it may use."""
+    """One template. `special_tokens` are the variables such as `bos_token` that it may use, `arguments` what else
+    it is told."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
         self.source = source
         self._special_tokens = dict(special_tokens or {})
-        bound = json.dumps([source, self._special_tokens], sort_keys=True)
+        self._arguments = dict(arguments or {})
+        if taken := sorted(_OWN_VARIABLES & self._arguments.keys()):
+            raise ModelError(f"template_arguments: {taken[0]} is set by every step; leave it out")
+        # Without arguments the hash stays what it was before there were any: stored transcripts go on.
+        parts = [source, self._special_tokens, *([self._arguments] if self._arguments else [])]
+        bound = json.dumps(parts, sort_keys=True)
         self.hash = hashlib.sha256(bound.encode()).hexdigest()
         try:
             self._compiled = _environment().from_string(source)
@@ -39,7 +52,7 @@ class ChatTemplate:
                 tools=[_tool(tool) for tool in tools] or None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
+                **{**self._special_tokens, **self._arguments},
             )
             text.encode()  # half a surrogate pair, escaped in JSON, is not text
             return text
@@ -80,12 +93,17 @@ def _tool(tool: Tool) -> dict[str, Any]:
     if tool.description:
         function["description"] = tool.description
     if tool.parameters_json:
-        try:
-            function["parameters"] = json.loads(tool.parameters_json)
-        except ValueError as error:
-            field = f"tools[{tool.tool_name}].parameters_json"
-            raise InvalidTool(f"{field}: not JSON: {error}", field=field, detail=error) from error
+        function["parameters"] = tool_parameters(tool)
     return {"type": "function", "function": function}
+
+
+def tool_parameters(tool: Tool) -> Any:
+    """Return the schema of a tool's arguments, None if it has none. Raises `InvalidTool`."""
+    try:
+        return json.loads(tool.parameters_json) if tool.parameters_json else None
+    except ValueError as error:
+        field = f"tools[{tool.tool_name}].parameters_json"
+        raise InvalidTool(f"{field}: not JSON: {error}", field=field, detail=error) from error
 
 
 class _GenerationBlock(jinja2.ext.Extension):

@@ -72,6 +72,8 @@ class _ReuseBreakEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReuseBreak
     """The cache had evicted tokens that were resident."""
     REUSE_BREAK_MOVED: _ReuseBreak.ValueType  # 7
     """The step ran on another replica than its parent."""
+    REUSE_BREAK_TEMPLATE_RERENDER: _ReuseBreak.ValueType  # 8
+    """The chat template cannot be continued by appending, so every step is rendered in full."""
 
 class ReuseBreak(_ReuseBreak, metaclass=_ReuseBreakEnumTypeWrapper):
     """Why tokens of the context were not continued token for token. May grow."""
@@ -92,6 +94,8 @@ REUSE_BREAK_EVICTED: ReuseBreak.ValueType  # 6
 """The cache had evicted tokens that were resident."""
 REUSE_BREAK_MOVED: ReuseBreak.ValueType  # 7
 """The step ran on another replica than its parent."""
+REUSE_BREAK_TEMPLATE_RERENDER: ReuseBreak.ValueType  # 8
+"""The chat template cannot be continued by appending, so every step is rendered in full."""
 Global___ReuseBreak: _TypeAlias = ReuseBreak  # noqa: Y015
 
 @_typing.final

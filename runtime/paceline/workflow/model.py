@@ -7,6 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Generic, Literal, TypeVar
 
+from paceline.routing.pools import PoolChoice
+
 T = TypeVar("T")
 
 
@@ -121,6 +123,7 @@ class ReuseBreak(StrEnum):
     SYSTEM_CHANGED = "system_changed"
     TEMPLATE_CHANGED = "template_changed"
     TOKENIZER_CHANGED = "tokenizer_changed"
+    TEMPLATE_RERENDER = "template_rerender"
     EVICTED = "evicted"
     MOVED = "moved"
 
@@ -281,6 +284,8 @@ class Step:
     speculation: Speculation = field(default_factory=Speculation)
     step_class: StepClass | None = None
     """None unless it is finished, and of steps that ended before classes were kept."""
+    pool: PoolChoice | None = None
+    """Why its last attempt ran in its pool; None without an attempt, and of steps from before this was kept."""
     timings: Timings | None = None
     cost: Cost = field(default_factory=Cost)
     attempt_count: int = 0

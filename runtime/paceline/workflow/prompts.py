@@ -180,4 +180,6 @@ def _changed(parent: Head, chat: ChatModel, system: str, tools: tuple[Tool, ...]
         return ReuseBreak.TEMPLATE_CHANGED
     if parent.tools != tools:
         return ReuseBreak.TOOLS_CHANGED
-    return ReuseBreak.SYSTEM_CHANGED if parent.system != system else None
+    if parent.system != system:
+        return ReuseBreak.SYSTEM_CHANGED
+    return None if chat.appendable else ReuseBreak.TEMPLATE_RERENDER
