@@ -123,7 +123,12 @@ def _canary(settings: config.Settings, replicas: Replicas, metrics: Metrics) -> 
 
 
 async def _serve_model(name: str, path: str, settings: config.Model) -> Served:
-    model = await chat.load(path, settings.template)
+    model = await chat.load(path, settings.template, settings.template_arguments)
+    if not model.appendable:
+        reasons = [f"{verdict.probe}: {verdict.reason}" for verdict in model.unsafe]
+        log.warning(
+            "template_cannot_be_continued", model=name, reasons=reasons, effect="every step renders in full"
+        )
     return Served(
         name, model, Sampling(settings.sampling_temperature, max_output_tokens=settings.max_output_tokens)
     )
