@@ -1,5 +1,8 @@
 """Which canaries a configuration may ask for."""
 
+import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +11,16 @@ from paceline import config, config_references
 from paceline.errors import ConfigError
 
 PROFILES = {"n": {"method": "ngram"}, "off": {"method": "none"}}
+
+
+def test_the_example_of_the_page_is_valid() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs/speculation.md"
+    profiles, canary, *_ = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    values = tomllib.loads(f"{profiles}\n{canary}")
+    model = values["engines"]["plain"]["model"]
+    made = config.parse(values | {"models": {model: {"path": model}}}, "speculation.md")
+    assert config_references.plain_engines(made, model) == {"plain"}
+    assert made.canary[model].share > 0
 
 
 def settings(canary: Any, **engines: dict[str, Any]) -> config.Settings:

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 from tests.e2e.conftest import Emulator, Paceline
 
+from paceline.routing.admission import Waiter
 from paceline_agents import types as t
 
 MakeEmulator = Callable[..., Emulator]
@@ -49,11 +50,25 @@ class Pair:
         )
 
     async def step(self, paceline: Paceline) -> t.Answer:
-        """One step on the drafting engine."""
-        workflow = await paceline.client.create_workflow()
-        answer = await workflow.step("Count. " * 20)
+        """One step on the drafting engine: the plain one has no place until the step is there."""
+        replicas = paceline.runtime.replicas
+        async with replicas.place(Waiter("default", "m", "plain"), no_wait, print):
+            step = asyncio.create_task(ask(paceline))
+            while not replicas.all()[0].load.running:
+                await asyncio.sleep(0.001)
+        answer = await step
         assert answer.replica == "e0"
         return answer
+
+
+async def ask(paceline: Paceline) -> t.Answer:
+    """A step of a workflow of its own."""
+    workflow = await paceline.client.create_workflow()
+    return await workflow.step("Count. " * 20)
+
+
+async def no_wait() -> None:
+    raise AssertionError("it had to wait")
 
 
 @pytest.fixture
@@ -145,7 +160,7 @@ async def test_the_plain_engine_says_how_close_it_was(pair: Pair, gap: float, re
         async with pair.serve() as paceline:
             await both_ready(paceline)
             await pair.drafting.script({"reply": SAID})
-            await pair.plain.script({"reply": OTHERWISE, "times": 1}, close)
+            await pair.plain.script({"contains": "one two ", **close}, {"reply": OTHERWISE})
             await pair.step(paceline)
             found = await results(paceline)
             first, second = await pair.plain.counts()
@@ -184,16 +199,11 @@ async def test_a_share_of_nothing_replays_nothing(pair: Pair) -> None:
     assert await pair.plain.counts() == []
 
 
-async def no_wait() -> None:
-    raise AssertionError("it had to wait")
-
-
 async def test_a_busy_plain_engine_is_left_alone(pair: Pair) -> None:
     async with pair.serve() as paceline:
         await both_ready(paceline)
-        async with paceline.runtime.replicas.place("default", "m", "plain", no_wait, print) as replica:
-            assert replica.name == "plain"
-            await pair.step(paceline)
+        async with paceline.runtime.replicas.place(Waiter("default", "m", "plain"), no_wait, print):
+            assert (await ask(paceline)).replica == "e0"
             assert (await results(paceline))["skipped"] == 1
         await pair.step(paceline)
         assert (await results(paceline, 2))["same"] == 1
@@ -224,7 +234,7 @@ async def test_a_step_gets_the_place_of_a_replay_at_once(pair: Pair) -> None:
         await pair.plain.fault(kind="stall", after_tokens=3)
         await pair.step(paceline)
         await replaying(pair.plain)
-        async with paceline.runtime.replicas.place("default", "m", "plain", no_wait, print) as replica:
+        async with paceline.runtime.replicas.place(Waiter("default", "m", "plain"), no_wait, print) as replica:
             assert (replica.name, replica.load.running) == ("plain", 1)
             found = await results(paceline)
         assert (found["skipped"], found["output"]) == (1, 3)
@@ -239,6 +249,7 @@ async def test_an_engine_that_breaks_is_a_failure_of_the_canary_only(pair: Pair)
         await pair.plain.fault(kind="abort", after_tokens=3)
         await pair.step(paceline)
         assert (await results(paceline))["failed"] == 1
+        await both_ready(paceline)  # the lost stream made somebody look at the plain one
         await pair.step(paceline)
         found = await results(paceline, 2)
         states = paceline.sql("select distinct state from steps")

@@ -9,7 +9,7 @@ from paceline.engines.base import Engine
 from paceline.errors import EngineUnavailable, QueueFull
 from paceline.routing.placement import ReplicaLoad, ReplicaPhase
 from paceline.workflow.events import Phase
-from paceline.workflow.replicas import NoSparePlace, Replica, Replicas, Waiting
+from paceline.workflow.replicas import Replica, Replicas, Waiting
 
 
 def replicas(phase: ReplicaPhase = ReplicaPhase.READY, max_queued: int = 8) -> Replicas:
@@ -96,66 +96,3 @@ async def test_the_queue_has_an_end() -> None:
         await hold(pool, [], done)
     done.set()
     await holder
-
-
-async def borrow(pool: Replicas, entered: asyncio.Event) -> None:
-    async with pool.spare(["a"]):
-        entered.set()
-        await asyncio.Event().wait()
-
-
-async def test_a_spare_place_is_free_now_or_not_given() -> None:
-    pool, done = replicas(), asyncio.Event()
-    holder = asyncio.create_task(hold(pool, [], done))
-    await settle()
-    with pytest.raises(NoSparePlace):
-        async with pool.spare(["a"]):
-            pass
-    done.set()
-    await holder
-    async with pool.spare(["a"]) as replica:
-        assert (replica.name, replica.load.running) == ("a", 1)
-    assert pool.all()[0].load.running == 0
-
-
-async def test_a_step_takes_a_spare_place_without_waiting() -> None:
-    pool, entered, done, seen = replicas(max_queued=0), asyncio.Event(), asyncio.Event(), list[Waiting]()
-    guest = asyncio.create_task(borrow(pool, entered))
-    await entered.wait()
-    holder = asyncio.create_task(hold(pool, seen, done))
-    with pytest.raises(NoSparePlace, match="wanted"):
-        await guest
-    assert (seen, pool.all()[0].load.running, pool.queued()) == ([], 1, 0)
-    done.set()
-    assert await holder == "a"
-    assert pool.all()[0].load.running == 0
-
-
-async def test_a_guest_that_is_cancelled_gives_its_place_back() -> None:
-    pool, entered = replicas(), asyncio.Event()
-    guest = asyncio.create_task(borrow(pool, entered))
-    await entered.wait()
-    guest.cancel()
-    await asyncio.wait([guest])
-    assert guest.cancelled()
-    assert pool.all()[0].load.running == 0
-
-
-async def test_a_guest_stays_while_steps_of_another_model_wait() -> None:
-    pool, entered, done = replicas(), asyncio.Event(), asyncio.Event()
-    pool.add(Replica(ReplicaLoad("b", "other", 1, ReplicaPhase.READY), cast("Engine", None)))
-    guest = asyncio.create_task(borrow(pool, entered))
-    await entered.wait()
-    async with pool.place("t", "other", None, nothing, print):
-        waiter = asyncio.create_task(wait_for_other(pool, done))
-        await settle()
-        assert (pool.queued(), guest.done()) == (1, False)
-    await done.wait()
-    await waiter
-    guest.cancel()
-    await asyncio.wait([guest])
-
-
-async def wait_for_other(pool: Replicas, done: asyncio.Event) -> None:
-    async with pool.place("t", "other", None, nothing, lambda _waiting: None):
-        done.set()

@@ -41,14 +41,6 @@ class Admission:
         self._waiting.setdefault(waiter.tenant, []).append(waiter)
         return None
 
-    def take_spare(self, name: str) -> bool:
-        """Take a place on this replica for work that may be sent away: where one is free and nobody waits."""
-        replica = self.replicas[name]
-        if not replica.free or self.waiting(replica.model):
-            return False
-        replica.running += 1
-        return True
-
     def withdraw(self, waiter: Waiter) -> None:
         """Leave the queue; does nothing for a step that is not in it."""
         queue = self._waiting.get(waiter.tenant, [])

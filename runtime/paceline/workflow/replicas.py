@@ -54,7 +54,7 @@ class NoSparePlace(Exception):
 
 @dataclass(eq=False, slots=True)
 class _Guest:
-    """Who holds a spare place, until a step begins to wait for its model."""
+    """Who holds a place that no step uses; it does not count as running."""
 
     load: ReplicaLoad
     stay: asyncio.Timeout
@@ -118,43 +118,52 @@ class Replicas:
         waiter = Waiter(tenant, model, bound)
         load = self._admission.request(waiter) or await self._wait(waiter, on_queued, on_wait)
         try:
+            self._send_guests_away(load)
             yield self._replicas[load.name]
         finally:
             self._grant(self._admission.release(load.name))
 
     @asynccontextmanager
     async def spare(self, names: Iterable[str]) -> AsyncIterator[Replica]:
-        """Hold a place that no step wants on one of these replicas while the block runs.
+        """Hold a place that no step uses on one of these replicas while the block runs.
 
-        As soon as a step would have to wait for the model, the place is the step's and the block is cancelled.
-        Raises `NoSparePlace` then, and when there is no such place now.
+        Steps do not see it: one that is placed there takes the place at once, and the block is cancelled.
+        Raises `NoSparePlace` then, and when there is no such place now or a step waits for the model.
         """
-        load = next((self._replicas[name].load for name in names if self._admission.take_spare(name)), None)
-        if load is None:
+        replica = next(
+            (self._replicas[name] for name in names if self._has_spare(self._replicas[name].load)), None
+        )
+        if replica is None:
             raise NoSparePlace("no replica that fits has a free place")
-        guest = _Guest(load, asyncio.timeout(None))
+        guest = _Guest(replica.load, asyncio.timeout(None))
         self._guests.append(guest)
         try:
             async with guest.stay:
-                yield self._replicas[load.name]
+                yield replica
         except TimeoutError:
             if guest.stay.expired():
-                raise NoSparePlace("a step wanted the place") from None
+                raise NoSparePlace("a step took the place") from None
             raise
         finally:
-            self._dismiss([guest])
+            if guest in self._guests:
+                self._guests.remove(guest)
 
-    def _dismiss(self, guests: Iterable[_Guest]) -> None:
-        """Take the places of those that still hold one."""
-        for guest in [guest for guest in self._guests if guest in guests]:
+    def _has_spare(self, load: ReplicaLoad) -> bool:
+        return (
+            load.free
+            and load.running + len(self._guests_on(load)) < load.capacity
+            and not self._admission.waiting(load.model)
+        )
+
+    def _guests_on(self, load: ReplicaLoad) -> list[_Guest]:
+        return [guest for guest in self._guests if guest.load is load]
+
+    def _send_guests_away(self, load: ReplicaLoad) -> None:
+        """Make room for the steps of a replica."""
+        guests = self._guests_on(load)
+        for guest in guests[max(0, load.capacity - load.running) :]:
             self._guests.remove(guest)
-            self._grant(self._admission.release(guest.load.name))
-
-    def _send_guests_away(self, model: str) -> None:
-        guests = [guest for guest in self._guests if guest.load.model == model]
-        for guest in guests:
             guest.stay.reschedule(asyncio.get_running_loop().time())
-        self._dismiss(guests)
 
     async def _wait(
         self, waiter: Waiter, on_queued: Callable[[], Awaitable[None]], on_wait: Callable[[Waiting], None]
@@ -162,9 +171,6 @@ class Replicas:
         seat = _Seat(waiter, asyncio.get_running_loop().create_future())
         self._seats[waiter] = seat
         try:
-            self._send_guests_away(waiter.model)
-            if seat.granted.done():
-                return seat.granted.result()
             self._check_room()
             self._waiting(waiter)
             await on_queued()
