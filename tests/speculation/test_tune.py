@@ -188,7 +188,7 @@ def test_parts_of_the_steps() -> None:
     by_class = groups_of(whole, kind_of)
     speeds = {name: part.points[setting(4)].speed for name, part in by_class.items()}
     assert speeds == {"free text": pytest.approx(9 / 5), "code edit": pytest.approx(8.0)}
-    assert list(groups_of(whole, context_of)) == ["up to 1024 tokens", "up to 4096 tokens", "longer"]
+    assert list(groups_of(whole, context_of)) == ["<=1024", "<=4096", ">65536"]
 
 
 def test_numbers_of_steps_at_once_are_kept_apart() -> None:

@@ -71,6 +71,9 @@ def tune(
     ] = 60.0,
     usd_per_hour: Annotated[float | None, typer.Option(min=0, help="Price of the machine.")] = None,
     output: Annotated[Path, typer.Option(help="Measured cells; run again to go on.")] = Path("tune.jsonl"),
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the curves into PATH.png and PATH.html; needs the extra plot.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     file: ConfigFile = None,
 ) -> None:
@@ -89,10 +92,12 @@ def tune(
     campaign = Campaign(servers, results, chosen, drafts.rounds(compared, ks, repeats), at_once)
     asyncio.run(campaign.measure(minutes * 60))
     report = Report(results, compared, chosen, record, usd_per_hour, missing=campaign.missing)
+    if plot:
+        report.plot(plot)
     if as_json:
         typer.echo(json.dumps(report.record(), indent=2))
     else:
-        report.show()
+        report.show(Console(highlight=False, soft_wrap=True, markup=False))
 
 
 @dataclass(frozen=True, slots=True)

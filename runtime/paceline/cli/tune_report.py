@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +12,7 @@ from rich.console import Console
 
 from paceline.cli.config_text import toml_value
 from paceline.cli.tune_tables import by_group, measured
+from paceline.errors import ConfigError
 from paceline.speculation.tune.analysis import Analysis, analyse
 from paceline.speculation.tune.drafts import Draft, Setting
 from paceline.speculation.tune.points import Point, studies_of
@@ -19,6 +22,7 @@ from paceline.speculation.tune.sample import ReplayStep
 from paceline.speculation.tune.success import Recorded, usd_per_success
 
 EMULATED = "EMULATED: no model ran; these figures are the emulator's settings, nothing else."
+PAGE_WIDTH = 110
 NOTHING_YET = "recommended: nothing yet: off and one K must be measured, with more than a few tokens"
 NOTE = (
     "Speed of one step while it generates, prompts cached, greedy. Predicted: acceptance from the largest K "
@@ -67,11 +71,15 @@ class Report:
             "note": self.note,
         }
 
-    def show(self) -> None:
-        """The measured settings, the recommendations and the conditions."""
-        out = Console(highlight=False, soft_wrap=True, markup=False)
+    @property
+    def title(self) -> str:
+        """What was measured, where."""
         found = self.conditions
-        out.print(f"{found.target} on {found.platform} ({found.machine}): {len(self._steps)} steps")
+        return f"{found.target} on {found.platform} ({found.machine}): {len(self._steps)} steps"
+
+    def show(self, out: Console) -> None:
+        """The measured settings, the recommendations and the conditions."""
+        out.print(self.title)
         for analysis in self.analyses:
             study = analysis.study
             out.print(f"\n{study.concurrency} at once")
@@ -91,6 +99,25 @@ class Report:
         if self._recorded.workflows:
             out.print(self._coverage())
         out.print(self.note)
+
+    def plot(self, name: Path) -> None:
+        """Write NAME.png and NAME.html. Raises `ConfigError` without matplotlib or where it cannot write."""
+        try:
+            # matplotlib is an extra, and slow to import
+            from paceline.speculation.tune import plot  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"--plot: {error.name} is missing; pip install 'paceline[plot]', or leave --plot out"
+            ) from None
+        text = io.StringIO()
+        self.show(Console(file=text, width=PAGE_WIDTH, highlight=False, soft_wrap=True, markup=False))
+        figure = plot.draw(self.title, self.analyses)
+        try:
+            plot.save(figure, name.with_name(f"{name.name}.png"))
+            content = plot.page(figure, self.title, self.note, text.getvalue())
+            name.with_name(f"{name.name}.html").write_text(content, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--plot {name}: {error.strerror}; name a folder that is there") from None
 
     def _advice(self, found: Recommendation | None) -> str:
         if found is None:

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 
 from paceline.speculation.tune.drafts import OFF, Setting
 from paceline.speculation.tune.measure import Cell, StepRun
-
-CONTEXTS = (1024, 4096, 16_384, 65_536)
-"""Prompt lengths that results are grouped by, in tokens."""
+from paceline.workflow.stepclass import CONTEXTS, context_bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +45,14 @@ class Point:
         return self.tokens / self.decode_seconds if self.decode_seconds else 0.0
 
     @property
+    def speeds(self) -> list[float]:
+        """Tokens per second of one step, of each repeat."""
+        return [_tokens(runs) / (_seconds(runs) or 1) for runs in self.repeats]
+
+    @property
     def spread(self) -> float | None:
         """Fastest less slowest repeat, in tokens per second; None with a single one."""
-        speeds = [_tokens(runs) / (_seconds(runs) or 1) for runs in self.repeats]
-        return max(speeds) - min(speeds) if len(speeds) > 1 else None
+        return max(self.speeds) - min(self.speeds) if len(self.repeats) > 1 else None
 
     @property
     def throughput(self) -> float | None:
@@ -135,7 +137,7 @@ def kind_of(run: StepRun) -> str:
 
 def context_of(run: StepRun) -> str:
     """The length of a step's prompt, to group by."""
-    return next((f"up to {most} tokens" for most in CONTEXTS if run.prompt_tokens <= most), "longer")
+    return CONTEXTS[context_bucket(run.prompt_tokens)]
 
 
 def groups_of(study: Study, group: Callable[[StepRun], str]) -> dict[str, Study]:
