@@ -122,7 +122,9 @@ def _added(token: str, special: bool) -> AddedToken:
 
 def _save(folder: Path, tokenizer: Tokenizer, chat_template: str, end: str, end_ids: Sequence[int]) -> Path:
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": end}}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": {"__type": "AddedToken", "content": end, "special": True}})
+    )
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": list(end_ids)}))
     (folder / "chat_template.jinja").write_text(chat_template)
     return folder

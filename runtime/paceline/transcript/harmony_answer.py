@@ -25,6 +25,8 @@ _HEADER = re.compile(
     r"\s*(?:to=(?P<after>[^\s<]+))?\s*(?:<\|constrain\|>\s*\S+|json|code)?\s*"
 )
 _FUNCTIONS = "functions."
+_MAX_HEADER = 1024
+"""Longest text that is looked at as a header; longer is text."""
 
 
 class HarmonySplitter:
@@ -70,7 +72,11 @@ class HarmonySplitter:
     def _in_header(self, buffer: str) -> str:
         header, body, after = buffer.partition(BODY)
         if not body:
-            self._held = buffer
+            if len(buffer) > _MAX_HEADER:
+                self._state = self._in_text
+                self.pieces.add_malformed(buffer)
+            else:
+                self._held = buffer
             return ""
         self._header = header
         found = _HEADER.fullmatch(header)

@@ -26,8 +26,8 @@ _BETWEEN = re.compile(r"[\s;]*")
 
 class _Call(msgspec.Struct):
     name: str
-    parameters: msgspec.Raw | None = None
-    arguments: msgspec.Raw | None = None
+    parameters: msgspec.Raw = msgspec.Raw()
+    arguments: msgspec.Raw = msgspec.Raw()
 
 
 class JsonAnswerSplitter:
@@ -126,8 +126,7 @@ def _skip(text: str, position: int) -> int:
 def _decode(text: str) -> ToolCall | None:
     try:
         call = msgspec.json.decode(text.encode(), type=_Call)
-        raw = call.parameters if call.arguments is None else call.arguments
-        arguments_json = bytes(raw).decode() if raw is not None else ""
+        arguments_json = (bytes(call.arguments) or bytes(call.parameters)).decode()
         arguments = json.loads(arguments_json)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
