@@ -55,6 +55,15 @@ def step(message: step_pb2.Step) -> t.Step:
         attempt_count=message.attempt_count,
         error_reason=message.error_reason,
         step_class=message.step_class,
+        pool_choice=_pool_choice(message.pool_choice) if message.HasField("pool_choice") else None,
+    )
+
+
+def _pool_choice(message: step_pb2.PoolChoice) -> t.PoolChoice:
+    return t.PoolChoice(
+        _enum_text(message, "reason"),
+        message.decode_saving.ToTimedelta().total_seconds() if message.HasField("decode_saving") else None,
+        message.prefill.ToTimedelta().total_seconds() if message.HasField("prefill") else None,
     )
 
 

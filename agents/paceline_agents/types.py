@@ -284,6 +284,19 @@ class StepFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolChoice:
+    """Why a step ran in its pool: the replicas with one model and one speculation profile."""
+
+    reason: str
+    """`only_pool`, `first_step`, `fork`, `compacted`, `stayed`, `switched`, `untried` or `no_place`; a newer
+    server may know more."""
+    decode_saving: float | None = None
+    """Seconds that the other pool was expected to save over the remaining steps; None without another pool."""
+    prefill: float | None = None
+    """Seconds expected to prefill there what was not in its cache, less the prefill of staying."""
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One model call, as the server keeps it. `answer` is set when it is finished."""
 
@@ -298,6 +311,8 @@ class Step:
     error_reason: str = ""
     step_class: str = ""
     """`code edit`, `tool call` or `free text` of a finished step; a newer server may know more."""
+    pool_choice: PoolChoice | None = None
+    """Of the last attempt."""
 
 
 @dataclass(frozen=True, slots=True)

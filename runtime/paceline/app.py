@@ -31,6 +31,7 @@ from paceline.workflow.closing import Closer
 from paceline.workflow.dispatch import Dispatcher, Served
 from paceline.workflow.identity import new_id
 from paceline.workflow.model import Sampling
+from paceline.workflow.pooling import PoolRouter
 from paceline.workflow.ports import Ledger
 from paceline.workflow.prompts import Prompts
 from paceline.workflow.replicas import Replicas
@@ -73,14 +74,17 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
         replicas = Replicas(settings.limits.max_queued_steps)
         closer, metrics = Closer(), Metrics()
         canary = _canary(settings, replicas, metrics)
+        pools = PoolRouter(replicas)
         dispatcher = Dispatcher(
             ledger=ledger,
             closer=closer,
             prompts=Prompts(ledger, settings.limits.transcript_cache_mib * MIB),
             replicas=replicas,
+            pools=pools,
             models=models,
             prices=prices,
             observers=(
+                pools,
                 StepLog(content=settings.log.content),
                 metrics,
                 SpeculationAlarms(metrics.show_alarm),
@@ -88,7 +92,7 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
             ),
             runtime_id=runtime_id,
         )
-        workflows = Workflows(ledger, models)
+        workflows = Workflows(ledger, models, pools.workflow_ended)
         steps = Steps(ledger, workflows, dispatcher)
         stack.push_async_callback(closer.retry)
         _maintain(stack, settings.ledger, dispatcher, closer, ledger=ledger, runtime_id=runtime_id)

@@ -44,9 +44,16 @@ class StepLog:
             break_reason=end.reuse.break_reason if end.reuse else None,
             list_cost_usd_nanos=end.cost.list_nanos,
             infrastructure_cost_usd_nanos=end.cost.infrastructure_nanos,
+            pool_choice=report.pool.reason if report.pool else None,
+            pool_saving_ms=_milliseconds(report.pool.saving_seconds if report.pool else None),
+            pool_prefill_ms=_milliseconds(report.pool.prefill_seconds if report.pool else None),
             queue_ms=round(end.timings.queue * 1000, 3),
-            first_token_ms=None if end.timings.first_token is None else round(end.timings.first_token * 1000, 3),
+            first_token_ms=_milliseconds(end.timings.first_token),
             total_ms=round(end.timings.total * 1000, 3),
         )
         if self._content:
             log.info("step_content", step_id=report.step_id, messages=report.input, output=end.output)
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

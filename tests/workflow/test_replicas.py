@@ -7,6 +7,7 @@ import pytest
 
 from paceline.engines.base import Engine
 from paceline.errors import EngineUnavailable, QueueFull
+from paceline.routing.admission import Waiter
 from paceline.routing.placement import ReplicaLoad, ReplicaPhase
 from paceline.workflow.events import Phase
 from paceline.workflow.replicas import Replica, Replicas, Waiting
@@ -23,7 +24,7 @@ async def nothing() -> None:
 
 
 async def hold(pool: Replicas, seen: list[Waiting], until: asyncio.Event, queued: Any = nothing) -> str:
-    async with pool.place("t", "m", None, queued, seen.append) as replica:
+    async with pool.place(Waiter("t", "m"), queued, seen.append) as replica:
         await until.wait()
         return replica.name
 

@@ -105,7 +105,7 @@ def _print(console: Console, found: _Found) -> None:
 
 def _step_table(steps: list[Step]) -> Table:
     names = ("step", "state", "class", "attempts", "prompt", "cached", "output", "drafted", "accepted", "checks")
-    table = Table(*names, "seconds", "cost")
+    table = Table(*names, "pool", "saving s", "prefill s", "seconds", "cost")
     for step in steps:
         usage, speculation = step.usage, step.speculation
         reported = usage.uncached_prompt is not None
@@ -118,7 +118,18 @@ def _step_table(steps: list[Step]) -> Table:
             step.step_class or "-",
             str(step.attempt_count),
             *("-" if count is None else str(count) for count in counts),
+            *_pool(step),
             f"{step.timings.total:.2f}" if step.timings else "-",
             usd(step.cost.list_nanos, example=step.cost.example_price),
         )
     return table
+
+
+def _pool(step: Step) -> tuple[str, str, str]:
+    """Why the step ran in its pool, and what another one would have saved and cost, in seconds."""
+    choice = step.pool
+    if choice is None:
+        return "-", "-", "-"
+    terms = (choice.saving_seconds, choice.prefill_seconds)
+    saving, prefill = ("-" if term is None else f"{term:+.2f}" for term in terms)
+    return f"{choice.profile or 'plain'}: {choice.reason}", saving, prefill

@@ -193,7 +193,9 @@ class EmulatedEngine:
         if self.drafter is None or request.drafts is None:
             return 0
         upcoming = request.plan.upcoming[request.emitted :]
-        drafted, accepted = self.drafter.draft(sequence.ids, upcoming, request.rng)
+        scripted = request.plan.acceptance[: self.drafter.most]
+        drafter = AcceptanceCurve(scripted) if scripted else self.drafter
+        drafted, accepted = drafter.draft(sequence.ids, upcoming, request.rng)
         if drafted:
             request.drafts.add(drafted, accepted)
             request.draft_steps.append((accepted, drafted))

@@ -37,6 +37,8 @@ class Plan:
     """The stop id or stop text; None for the end id."""
     logprobs: dict[int, float] = field(default_factory=dict)
     """Of candidates for the first id, as scripted."""
+    acceptance: tuple[float, ...] = ()
+    """How much of drafts of this output holds, as scripted; empty: as the engine's drafter finds."""
 
 
 def plan_output(

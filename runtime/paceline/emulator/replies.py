@@ -12,6 +12,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 from tokenizers import Tokenizer
 
+from paceline.emulator.speculation import AcceptanceCurve
+
 NOTICE = "[emulated reply: no model ran]"
 _WORDS = ("the", "rider", "holds", "a", "steady", "line", "and", "another", "takes", "the", "wind", "ahead")
 
@@ -31,6 +33,9 @@ class Rule(BaseModel):
     """The reply as token ids."""
     logprobs: dict[int, float] = {}
     """Log probabilities of the reply's first token and of those that it beat, by id. Others are not known."""
+    acceptance: tuple[float, ...] = ()
+    """Share of checks of this reply that accept at least 1, 2, ... drafted tokens. Empty: as the engine's drafter
+    does. An engine without speculation drafts nothing all the same."""
     times: Annotated[int, Field(ge=1)] | None = None
     """How often the rule may be used. Empty: always."""
 
@@ -45,6 +50,8 @@ class Rule(BaseModel):
     def _one_reply(self) -> Rule:
         if (self.reply is None) == (self.reply_ids is None):
             raise ValueError("give exactly one of `reply` and `reply_ids`")
+        if self.acceptance:
+            AcceptanceCurve(self.acceptance)
         return self
 
     @property
@@ -71,6 +78,8 @@ class Reply:
     ids: list[int]
     logprobs: dict[int, float] = field(default_factory=dict)
     """Of candidates for the first token, by id."""
+    acceptance: tuple[float, ...] = ()
+    """As in the rule."""
 
 
 def read_script(path: Path) -> list[Rule]:
@@ -108,7 +117,7 @@ class Script:
         for at, (rule, ids) in enumerate(self._rules):
             if (rule.times is None or self._uses[at] < rule.times) and rule.fits(decoded):
                 self._uses[at] += 1
-                return Reply(ids, rule.logprobs)
+                return Reply(ids, rule.logprobs, rule.acceptance)
         return Reply(self.filler(self._filler_tokens, seed))
 
     def filler(self, tokens: int, seed: int) -> list[int]:

@@ -153,7 +153,7 @@ class EmulatorServer:
         reply = self.script.reply(prompt, seed)
         tokenizer = self.vocabulary.tokenizer
         plan = plan_output(reply.ids, limits, tokenizer, lambda tokens: self.script.filler(tokens, seed))
-        return replace(plan, logprobs=reply.logprobs)
+        return replace(plan, logprobs=reply.logprobs, acceptance=reply.acceptance)
 
     async def _stream(self, http: web.Request, answer: Answer, fault: Fault | None) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Row
 
+from paceline.routing.pools import PoolChoice, PoolReason
 from paceline.workflow.model import (
     Budget,
     Cost,
@@ -186,6 +187,7 @@ def attempt_values(attempt: NewAttempt, tenant: str) -> Values:
         "reserved_list_nanos": attempt.reservation.list_nanos,
         "reserved_tokens": attempt.reservation.tokens,
         "speculation_profile": attempt.speculation_profile,
+        **pool_values(attempt.pool),
         "dispatched_at": to_microseconds(attempt.dispatched_at),
         **cost_values(attempt.cost),
     }
@@ -215,6 +217,15 @@ def speculation_values(speculation: Speculation) -> Values:
         "accepted_tokens": speculation.accepted,
         "mean_acceptance_length": speculation.mean_acceptance_length,
         "draft_steps": speculation.draft_steps,
+    }
+
+
+def pool_values(pool: PoolChoice | None) -> Values:
+    """The columns of an attempt about the choice of its pool; its profile is the attempt's."""
+    return {
+        "pool_choice": pool and pool.reason.value,
+        "pool_saving_us": pool and _duration(pool.saving_seconds),
+        "pool_prefill_us": pool and _duration(pool.prefill_seconds),
     }
 
 
@@ -291,6 +302,7 @@ def step_from_row(row: Row[Any], preambles: Mapping[str | None, Preamble]) -> St
         reuse=_reuse(row),
         speculation=_speculation(row),
         step_class=row.step_class,
+        pool=_pool(row),
         timings=_timings(row),
         cost=_cost(row),
         attempt_count=row.attempt_count,
@@ -341,6 +353,17 @@ def _speculation(row: Row[Any]) -> Speculation:
         row.accepted_tokens,
         row.mean_acceptance_length,
         row.draft_steps,
+    )
+
+
+def _pool(row: Row[Any]) -> PoolChoice | None:
+    if row.pool_choice is None:
+        return None
+    return PoolChoice(
+        row.speculation_profile,
+        PoolReason(row.pool_choice),
+        _seconds(row.pool_saving_us),
+        _seconds(row.pool_prefill_us),
     )
 
 

@@ -101,6 +101,7 @@ INSERT_ATTEMPT = HotStatement(
     (
         *("attempt_id", "step_id", "tenant", "workflow_id", "number", "replica", "runtime_id", "state"),
         *("error_reason", "prompt_tokens", "reserved_list_nanos", "reserved_tokens", "speculation_profile"),
+        *("pool_choice", "pool_saving_us", "pool_prefill_us"),
         *_COST,
         "dispatched_at",
     ),

@@ -11,11 +11,16 @@ from paceline.routing.placement import ReplicaLoad, ReplicaPhase, choose
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """A step that wants a place; `bound` names the replica that holds its prefix."""
+    """A step that wants a place."""
 
     tenant: str
     model: str
     bound: str | None = None
+    """The replica that holds its prefix."""
+    preferred: frozenset[str] = frozenset()
+    """The replicas of the pool that was chosen for it."""
+    barred: frozenset[str] = frozenset()
+    """Replicas that must not run it."""
 
 
 class Admission:
@@ -34,7 +39,7 @@ class Admission:
 
         Nobody is overtaken: a free place means that no waiting step could use it.
         """
-        replica = choose(self._serving(waiter.model), waiter.bound)
+        replica = self._choose(waiter)
         if replica:
             replica.running += 1
             return replica
@@ -72,14 +77,21 @@ class Admission:
             ahead += other.model == waiter.model
         return 0
 
-    def phase_of(self, model: str) -> ReplicaPhase | None:
-        """The best phase among the replicas of a model; None when there are none."""
-        phases = {replica.phase for replica in self._serving(model)}
+    def phase_for(self, waiter: Waiter) -> ReplicaPhase | None:
+        """The best phase among the replicas that may run a step; None when there are none."""
+        phases = {replica.phase for replica in self._serving(waiter)}
         order = (ReplicaPhase.READY, ReplicaPhase.STARTING, ReplicaPhase.DOWN)
         return next((phase for phase in order if phase in phases), None)
 
-    def _serving(self, model: str) -> list[ReplicaLoad]:
-        return [replica for replica in self.replicas.values() if replica.model == model]
+    def _serving(self, waiter: Waiter) -> list[ReplicaLoad]:
+        return [
+            replica
+            for replica in self.replicas.values()
+            if replica.model == waiter.model and replica.name not in waiter.barred
+        ]
+
+    def _choose(self, waiter: Waiter) -> ReplicaLoad | None:
+        return choose(self._serving(waiter), waiter.bound, waiter.preferred)
 
     def _in_turn(self) -> Iterator[Waiter]:
         """All waiting steps in the order of admission: one of each tenant, then the next of each."""
@@ -104,6 +116,6 @@ class Admission:
         if not any(replica.free for replica in self.replicas.values()):
             return None
         for waiter in self._in_turn():
-            if replica := choose(self._serving(waiter.model), waiter.bound):
+            if replica := self._choose(waiter):
                 return waiter, replica
         return None

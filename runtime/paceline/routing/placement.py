@@ -31,13 +31,19 @@ class ReplicaLoad:
         return self.phase is ReplicaPhase.READY and self.running < self.capacity
 
 
-def choose(replicas: Iterable[ReplicaLoad], bound: str | None) -> ReplicaLoad | None:
+def choose(
+    replicas: Iterable[ReplicaLoad], bound: str | None, preferred: frozenset[str] = frozenset()
+) -> ReplicaLoad | None:
     """Return the replica to run on now, or None to wait.
 
     A workflow bound to a ready replica waits for it, since its prefix is there. When that replica is not ready
-    the workflow moves. Ties go to the name that sorts first, so that placement is reproducible.
+    the workflow moves: to a preferred replica with a free place, else to any. Ties go to the name that sorts
+    first, so that placement is reproducible.
     """
-    candidates = sorted(replicas, key=lambda replica: (replica.running / replica.capacity, replica.name))
+    candidates = sorted(
+        replicas,
+        key=lambda replica: (replica.name not in preferred, replica.running / replica.capacity, replica.name),
+    )
     for replica in candidates:
         if replica.name == bound and replica.phase is ReplicaPhase.READY:
             return replica if replica.free else None

@@ -4,30 +4,31 @@ Pools have separate KV caches, so a workflow that moves has everything prefilled
 other pool. With nothing resident anywhere the pool of the least expected time is taken. In mid-workflow a switch
 must save more decode time over the steps that remain than that prefill costs.
 
-The expected time in a pool is its prefill, one step there, and the rest in whichever pool is better by then: a step
-shows how the workflow drafts, and who does not like what it sees moves on. So a pool is worth a try that would not
-be worth a stay.
+The expected time in a pool that the workflow is not in is its prefill, one step there, and the rest in whichever
+pool is better by then: a step shows how the workflow drafts, and who does not like what it sees moves on. So a
+pool can be worth a try that would not be worth a stay.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from paceline.routing.speeds import (
     PRIOR_PASS_SECONDS,
     PRIOR_PREFILL_SECONDS,
     Drafting,
+    Futures,
     Measured,
     PoolSpeed,
     age_of,
 )
 
-MARGIN = 0.02
-"""Share of the expected decode time that a switch must save beyond its prefill: against flapping."""
-TRIES = 4
+MARGIN = 0.5
+"""What a switch must save beyond its prefill, as a share of it: against flapping."""
+TRIES = 3
 """Workflows by which a pool is tried at each age before its measurements are believed."""
 RETRY_EVERY = 32
 """A pool that this many steps of an age have passed by is tried again."""
@@ -46,16 +47,20 @@ ENDED_WORKFLOWS = 256
 
 
 class PoolReason(StrEnum):
-    """Why a step runs in its pool."""
+    """Why a step runs in its pool. The first three: the least expected time, since no prefix had to be left."""
 
-    ONLY_POOL = "only_pool"
     FIRST_STEP = "first_step"
     FORK = "fork"
     COMPACTED = "compacted"
+    """Nothing of the context is left in any cache: compacted, edited from the start, other tools."""
     STAYED = "stayed"
     SWITCHED = "switched"
     UNTRIED = "untried"
+    """To measure a pool that was never used at this age of a workflow, or not for long."""
     NO_PLACE = "no_place"
+    """The preferred pool is down or full."""
+    ONLY_POOL = "only_pool"
+    """No other pool may run the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +77,15 @@ class PoolChoice:
     """Decode time that the other pool is expected to save over the remaining steps; negative: lose."""
     prefill_seconds: float | None = None
     """Time to prefill there what is not resident, less what staying has to prefill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a step should go."""
+
+    choice: PoolChoice
     replica: str | None = None
-    """The replica of the pool that holds the workflow's prefix."""
+    """The replica of the pool that holds the workflow's prefix, or most of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +115,10 @@ class _Visit:
 class _Known:
     """One workflow."""
 
+    beginning: PoolReason | None = PoolReason.FIRST_STEP
+    """How it began, until its first step has finished."""
     steps: int = 0
+    """Of its own and of the history that it was forked from."""
     output: float = 0.0
     current: str | None = None
     visits: dict[str, _Visit] = field(default_factory=dict)
@@ -112,7 +127,7 @@ class _Known:
     def fork(self) -> _Known:
         visits = {profile: _Visit(visit.replica, visit.tokens) for profile, visit in self.visits.items()}
         drafting = {profile: known.copy() for profile, known in self.drafting.items()}
-        return _Known(self.steps, self.output, self.current, visits, drafting)
+        return _Known(PoolReason.FORK, self.steps, self.output, self.current, visits, drafting)
 
     def resident(self, profile: str) -> int:
         visit = self.visits.get(profile)
@@ -169,11 +184,18 @@ class _Model:
         return self._trials.setdefault((profile, age if profile else 0), _Trials())
 
     def end(self, workflow: str) -> None:
-        if (known := self.workflows.pop(workflow, None)) and known.steps:
+        known = self.workflows.pop(workflow, None)
+        if known and not known.beginning:
             self.lengths.append(known.steps)
 
+    def remember(self, workflow: str, known: _Known) -> None:
+        self.workflows[workflow] = known
+        self.workflows.move_to_end(workflow)
+        if len(self.workflows) > KNOWN_WORKFLOWS:
+            self.end(next(iter(self.workflows)))
+
     def remaining(self, steps: int) -> float:
-        """Steps that follow the one after `steps`: of ended workflows that had that one, how many they had more."""
+        """Steps that follow the one after `steps`: how many more ended workflows had that had that one."""
         more = [length - steps - 1 for length in self.lengths if length > steps]
         return (sum(more) + PRIOR_REMAINING * PRIOR_WEIGHT) / (len(more) + PRIOR_WEIGHT)
 
@@ -202,20 +224,26 @@ class Pools:
     def __init__(self) -> None:
         self._models: dict[str, _Model] = {}
 
-    def choose(self, ask: Ask) -> PoolChoice:
+    def choose(self, ask: Ask) -> Route:
         """Choose a pool for the next step of a workflow. `ask.pools` must not be empty."""
         model = self._models.setdefault(ask.model, _Model())
-        known, why = self._known(model, ask)
-        if len(ask.pools) == 1:
-            (profile,) = ask.pools
-            return PoolChoice(profile, PoolReason.ONLY_POOL, replica=known.replica(profile))
-        return _Decision(model, known, ask, why).choice()
+        known = self._known(model, ask)
+        if len(ask.pools) > 1:
+            choice = _Decision(model, known, ask).choice()
+        else:
+            choice = PoolChoice(next(iter(ask.pools)), PoolReason.ONLY_POOL)
+        return Route(choice, known.replica(choice.profile))
 
     def learn(self, model: str, workflow: str, profile: str, seen: Measured) -> None:
         """Note a finished attempt."""
         books = self._models.setdefault(model, _Model())
-        known = books.workflows.setdefault(workflow, _Known())
+        known = books.workflows.get(workflow) or _Known()
+        books.remember(workflow, known)
+        known.beginning = None
         known.steps += 1
+        if seen.uncached_tokens is None:
+            prompt = seen.context_tokens - seen.output_tokens
+            seen = replace(seen, uncached_tokens=max(0, prompt - known.resident(profile)))
         drafting = known.drafting.setdefault(profile, Drafting())
         books.speed(profile).learn(workflow, drafting, age_of(known.steps), seen)
         known.current = profile
@@ -224,49 +252,50 @@ class Pools:
         books.steps += 1
         books.output += seen.output_tokens
         books.served_seconds += (seen.first_token_seconds or 0.0) + (seen.decode_seconds or 0.0)
-        books.workflows.move_to_end(workflow)
-        if len(books.workflows) > KNOWN_WORKFLOWS:
-            books.end(next(iter(books.workflows)))
 
     def end(self, model: str, workflow: str) -> None:
         """Note that a workflow has ended; does nothing for one that is not known."""
         if books := self._models.get(model):
             books.end(workflow)
 
-    def _known(self, model: _Model, ask: Ask) -> tuple[_Known, PoolReason]:
-        """The workflow, its visits cut to what the prompt still begins with, and what kind of step this is."""
+    def _known(self, model: _Model, ask: Ask) -> _Known:
+        """The workflow, its visits cut to what the prompt still begins with."""
         known = model.workflows.get(ask.workflow)
-        origin = model.workflows.get(ask.forked_from)
-        if known:
-            why = PoolReason.STAYED if ask.carried_tokens else PoolReason.COMPACTED
-        elif origin and ask.carried_tokens:
-            known, why = origin.fork(), PoolReason.FORK
-        else:
-            known, why = _Known(), PoolReason.FIRST_STEP
-            if ask.bound and ask.bound_profile is not None and ask.carried_tokens:
-                known.current = ask.bound_profile
-                known.visits[ask.bound_profile] = _Visit(ask.bound, ask.carried_tokens)
-                why = PoolReason.FORK if ask.forked_from else PoolReason.STAYED
+        if known is None:
+            origin = model.workflows.get(ask.forked_from)
+            known = origin.fork() if origin and ask.carried_tokens else _from_ledger(ask)
+            model.remember(ask.workflow, known)
         for visit in known.visits.values():
             visit.tokens = min(visit.tokens, ask.carried_tokens)
-        return known, why
+        return known
+
+
+def _from_ledger(ask: Ask) -> _Known:
+    """A workflow that was not seen here yet: a new one, or one from before a restart."""
+    known = _Known()
+    if ask.bound and ask.bound_profile is not None and ask.carried_tokens:
+        known.beginning = PoolReason.FORK if ask.forked_from else None
+        known.current = ask.bound_profile
+        known.visits[ask.bound_profile] = _Visit(ask.bound, ask.carried_tokens)
+    return known
 
 
 class _Decision:
     """One choice."""
 
-    def __init__(self, model: _Model, known: _Known, ask: Ask, why: PoolReason) -> None:
-        self._model, self._known, self._ask, self._why = model, known, ask, why
+    def __init__(self, model: _Model, known: _Known, ask: Ask) -> None:
+        self._model, self._known, self._ask = model, known, ask
+        self._why = known.beginning or (PoolReason.STAYED if ask.carried_tokens else PoolReason.COMPACTED)
         self._age = age_of(known.steps + 1)
         self._output = model.output_tokens(known)
         self._remaining = model.remaining(known.steps)
-        current = known.current if why is not PoolReason.COMPACTED else None
+        current = known.current if ask.carried_tokens else None
         self._current = current if current in ask.pools else None
         self._futures = {profile: self._futures_in(profile) for profile in ask.pools}
         self._expected = {profile: self._expect(profile) for profile in ask.pools}
 
     def choice(self) -> PoolChoice:
-        """The pool to take."""
+        """The pool to take, and what it was compared with."""
         wanted, reason = self._untried() or self._best(list(self._ask.pools))
         if not self._ask.pools[wanted] and any(self._ask.pools.values()):
             wanted, _ = self._best([profile for profile, place in self._ask.pools.items() if place])
@@ -275,7 +304,7 @@ class _Decision:
             trials = self._model.trials(profile, self._age)
             trials.passed_by = 0 if profile == wanted else trials.passed_by + 1
         saving, prefill = self._terms(wanted)
-        return PoolChoice(wanted, reason, saving, prefill, self._known.replica(wanted))
+        return PoolChoice(wanted, reason, saving, prefill)
 
     def _best(self, profiles: list[str]) -> tuple[str, PoolReason]:
         """The pool of the least expected time; one that must be switched to has to save enough."""
@@ -285,7 +314,7 @@ class _Decision:
         if self._current not in profiles:
             return best, PoolReason.NO_PLACE
         saving, prefill = self._against(self._current, best)
-        if best != self._current and saving > prefill + MARGIN * self._expected[self._current].decode:
+        if best != self._current and saving > (1 + MARGIN) * prefill:
             return best, PoolReason.SWITCHED
         return self._current, PoolReason.STAYED
 
@@ -311,7 +340,7 @@ class _Decision:
 
     def _terms(self, wanted: str) -> tuple[float, float]:
         """Saving and prefill of the other pool against where the workflow is."""
-        home = self._current or wanted
+        home = wanted if self._current is None else self._current
         others = [profile for profile in self._ask.pools if profile != home]
         other = wanted if wanted != home else min(others, key=lambda profile: self._expected[profile].total)
         return self._against(home, other)
@@ -320,31 +349,29 @@ class _Decision:
         here, there = self._expected[home], self._expected[other]
         return here.decode - there.decode, there.prefill - here.prefill
 
-    def _futures_in(self, profile: str) -> list[tuple[float, float]]:
+    def _futures_in(self, profile: str) -> Futures:
         own = self._known.drafting.get(profile)
-        return self._model.speed(profile).futures(self._ask.workflow, own, self._age) or [(1.0, 1.0)]
+        return self._model.speed(profile).futures(self._ask.workflow, own, self._age) or Futures([(1.0, 1.0)])
 
     def _step_seconds(self, profile: str, passes: float) -> float:
         return self._output * passes * self._model.pass_seconds(profile)
-
-    def _mean_step(self, profile: str) -> float:
-        futures = self._futures[profile]
-        mean = sum(weight * passes for weight, passes in futures) / sum(weight for weight, _ in futures)
-        return self._step_seconds(profile, mean)
 
     def _prefill(self, profile: str, context: float) -> float:
         missing = max(0.0, context - self._known.resident(profile))
         return missing * self._model.prefill_seconds(profile)
 
+    def _mean_step(self, profile: str) -> float:
+        return self._step_seconds(profile, self._futures[profile].mean(float))
+
     def _expect(self, profile: str) -> _Expected:
+        """Staying is for good; elsewhere it is one step, then the rest there or in the other pool if better."""
+        prefill = self._prefill(profile, self._ask.prompt_tokens)
+        if profile == self._current and self._why is PoolReason.STAYED:
+            return _Expected(prefill, (1 + self._remaining) * self._mean_step(profile))
         context = self._ask.prompt_tokens + self._output
         others = [name for name in self._ask.pools if name != profile]
-        leave = min(
-            self._prefill(name, context) + self._remaining * self._mean_step(name) for name in others
+        leave = min(self._prefill(name, context) + self._remaining * self._mean_step(name) for name in others)
+        decode = self._futures[profile].mean(
+            lambda passes: (step := self._step_seconds(profile, passes)) + min(self._remaining * step, leave)
         )
-        decode = total = 0.0
-        for weight, passes in self._futures[profile]:
-            step = self._step_seconds(profile, passes)
-            decode += weight * (step + min(self._remaining * step, leave))
-            total += weight
-        return _Expected(self._prefill(profile, self._ask.prompt_tokens), decode / total)
+        return _Expected(prefill, decode)

@@ -1,29 +1,33 @@
 """What finished attempts teach about one pool: the time of prefill and of decode, and how workflows draft there.
 
-A forward pass takes about as long whoever asks; how many tokens come out of it depends on the workflow far more than
-on anything else. So a pool has seconds per pass, and a workflow has passes per token: 1 without speculation, less
-with it. An engine that does not report what it accepted gives its passes by their time.
+A forward pass takes about as long whoever asks; how many tokens come out of it depends on the workflow far more
+than on anything else. So a pool has seconds per pass, and a workflow has passes per token: 1 without speculation,
+less with it. An engine that does not report what it accepted gives its passes by their time.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 PRIOR_PREFILL_SECONDS = 2e-4
 PRIOR_PASS_SECONDS = 0.03
 """Only until the first attempt of the model has finished."""
 KEPT_BY_POOL = 0.95
-"""What an attempt leaves of the weight of earlier ones in a pool's times."""
+"""What an attempt leaves of the weight of earlier ones in a pool's times, and a workflow of earlier workflows."""
 KEPT_BY_WORKFLOW = 0.5
 """The same for what a workflow showed at one age: its newest step counts as much as all before."""
 PSEUDO_TOKENS = 64.0
 """Output tokens of its own after which a workflow is believed as much as its likes."""
 RECENT_WORKFLOWS = 64
 """Workflows that a pool remembers."""
-LIKENESS = 0.2
+LIKENESS = 0.15
 """Workflows whose passes per token differ by this share are somewhat alike, by thrice as much not at all."""
+
+UNKNOWN_LIKENESS = 0.1
+"""Likeness of workflows that were never seen at the same age."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,8 @@ class Measured:
 
 
 def age_of(step: int) -> int:
-    """The age of a workflow at its step number `step` (from 1): 1, 2-3, 4-7, 8-15, ..."""
-    return step.bit_length()
+    """The age of a workflow at its step number `step`, by half octaves: 1, 2, 3, 4, 5-6, 7-9, 10-13, ..."""
+    return round(2 * math.log2(step)) + 1
 
 
 @dataclass(slots=True)
@@ -72,6 +76,14 @@ class Drafting:
     def copy(self) -> Drafting:
         """The same, for a fork."""
         return Drafting(dict(self.by_age))
+
+
+class Futures(list[tuple[float, float]]):
+    """Possible passes per token, each with a weight."""
+
+    def mean(self, value: Callable[[float], float]) -> float:
+        """The expected value of a function of the passes per token."""
+        return sum(weight * value(passes) for weight, passes in self) / sum(weight for weight, _ in self)
 
 
 @dataclass(slots=True)
@@ -144,34 +156,45 @@ class PoolSpeed:
             return max(1, tokens - accepted)
         return seconds / self.pass_seconds if self.pass_seconds else tokens
 
-    def futures(self, workflow: str, own: Drafting | None, age: int) -> list[tuple[float, float]]:
-        """What may become of a workflow here, as (weight, passes per token); empty while nothing is known.
+    def futures(self, workflow: str, own: Drafting | None, age: int) -> Futures:
+        """What may become of a workflow here; empty while nothing is known.
 
-        It goes on as it was last seen, or as one of the recent workflows that drafted like it up to here did at this
-        age. One that was never seen here may be like any of them.
+        It goes on as it was last seen, or as one of the recent workflows that drafted like it up to here did at
+        this age. One that was never seen here may be like any of them.
         """
         if not self.drafts:
-            return [(1.0, 1.0)]
-        others = [theirs for name, theirs in self.workflows.items() if name != workflow]
+            return Futures([(1.0, 1.0)])
+        others = self._recent(workflow)
         last = own.latest(age) if own else None
         if own is None or last is None:
-            found = [(1.0, rate) for theirs in others if (rate := theirs.at(age)) is not None]
-            return found or [(1.0, rate) for theirs in others if (rate := theirs.latest(age)) is not None]
+            found = Futures((weight, rate) for weight, theirs in others if (rate := theirs.at(age)) is not None)
+            return found or Futures(
+                (weight, rate) for weight, theirs in others if (rate := theirs.latest(age)) is not None
+            )
         known = own.tokens_at(age)
-        result = [(1.0, last)]
-        for theirs in others:
+        result = Futures([(1.0, last)])
+        for recency, theirs in others:
             rate = theirs.at(age)
-            if rate is not None and (weight := _likeness(own, theirs, age)):
+            if rate is not None and (weight := recency * _likeness(own, theirs, age)):
                 mixed = (known * last + PSEUDO_TOKENS * rate) / (known + PSEUDO_TOKENS)
                 result.append((weight, mixed))
         return result
 
+    def _recent(self, workflow: str) -> list[tuple[float, Drafting]]:
+        """The other workflows that ran here lately, the latest weighing most."""
+        weight, result = 1.0, []
+        for name in reversed(self.workflows):
+            if name != workflow:
+                result.append((weight, self.workflows[name]))
+                weight *= KEPT_BY_POOL
+        return result
+
 
 def _likeness(own: Drafting, theirs: Drafting, age: int) -> float:
-    """From 0 to 1, by the latest age at which both were seen; 0 where there is none."""
+    """From 0 to 1, by the latest age at which both were seen."""
     shared = max((known for known in own.by_age if known <= age and known in theirs.by_age), default=None)
     if shared is None:
-        return 0.0
+        return UNKNOWN_LIKENESS
     mine, other = own.at(shared), theirs.at(shared)
     if not mine or not other:
         return 0.0

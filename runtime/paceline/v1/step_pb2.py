@@ -22,12 +22,13 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from paceline.v1 import message_pb2 as paceline_dot_v1_dot_message__pb2
 from paceline.v1 import usage_pb2 as paceline_dot_v1_dot_usage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16paceline/v1/step.proto\x12\x0bpaceline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19paceline/v1/message.proto\x1a\x17paceline/v1/usage.proto\"\xa4\x05\n\x04Step\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x13\n\x0bworkflow_id\x18\x02 \x01(\t\x12\x16\n\x0eparent_step_id\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12%\n\x05state\x18\x05 \x01(\x0e\x32\x16.paceline.v1.StepState\x12#\n\x05input\x18\x06 \x03(\x0b\x32\x14.paceline.v1.Message\x12$\n\x06output\x18\x07 \x01(\x0b\x32\x14.paceline.v1.Message\x12\x30\n\rfinish_reason\x18\x08 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\t \x01(\x0b\x32\x12.paceline.v1.Usage\x12!\n\x05reuse\x18\n \x01(\x0b\x32\x12.paceline.v1.Reuse\x12-\n\x0bspeculation\x18\x0b \x01(\x0b\x32\x18.paceline.v1.Speculation\x12%\n\x07timings\x18\x0c \x01(\x0b\x32\x14.paceline.v1.Timings\x12\x1f\n\x04\x63ost\x18\r \x01(\x0b\x32\x11.paceline.v1.Cost\x12\x15\n\rattempt_count\x18\x0e \x01(\x05\x12\x14\n\x0c\x65rror_reason\x18\x0f \x01(\t\x12\x0f\n\x07replica\x18\x10 \x01(\t\x12/\n\x0b\x63reate_time\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rerror_message\x18\x13 \x01(\t\x12!\n\x19malformed_tool_call_count\x18\x14 \x01(\x05\x12\x12\n\nstep_class\x18\x15 \x01(\t*\xa0\x01\n\tStepState\x12\x1a\n\x16STEP_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11STEP_STATE_QUEUED\x10\x01\x12\x16\n\x12STEP_STATE_RUNNING\x10\x02\x12\x17\n\x13STEP_STATE_FINISHED\x10\x03\x12\x15\n\x11STEP_STATE_FAILED\x10\x04\x12\x18\n\x14STEP_STATE_CANCELLED\x10\x05*}\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x03\x42<Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16paceline/v1/step.proto\x12\x0bpaceline.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19paceline/v1/message.proto\x1a\x17paceline/v1/usage.proto\"\x93\x01\n\nPoolChoice\x12\'\n\x06reason\x18\x01 \x01(\x0e\x32\x17.paceline.v1.PoolReason\x12\x30\n\rdecode_saving\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07prefill\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xd2\x05\n\x04Step\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x13\n\x0bworkflow_id\x18\x02 \x01(\t\x12\x16\n\x0eparent_step_id\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12%\n\x05state\x18\x05 \x01(\x0e\x32\x16.paceline.v1.StepState\x12#\n\x05input\x18\x06 \x03(\x0b\x32\x14.paceline.v1.Message\x12$\n\x06output\x18\x07 \x01(\x0b\x32\x14.paceline.v1.Message\x12\x30\n\rfinish_reason\x18\x08 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\t \x01(\x0b\x32\x12.paceline.v1.Usage\x12!\n\x05reuse\x18\n \x01(\x0b\x32\x12.paceline.v1.Reuse\x12-\n\x0bspeculation\x18\x0b \x01(\x0b\x32\x18.paceline.v1.Speculation\x12%\n\x07timings\x18\x0c \x01(\x0b\x32\x14.paceline.v1.Timings\x12\x1f\n\x04\x63ost\x18\r \x01(\x0b\x32\x11.paceline.v1.Cost\x12\x15\n\rattempt_count\x18\x0e \x01(\x05\x12\x14\n\x0c\x65rror_reason\x18\x0f \x01(\t\x12\x0f\n\x07replica\x18\x10 \x01(\t\x12/\n\x0b\x63reate_time\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12,\n\x08\x65nd_time\x18\x12 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rerror_message\x18\x13 \x01(\t\x12!\n\x19malformed_tool_call_count\x18\x14 \x01(\x05\x12\x12\n\nstep_class\x18\x15 \x01(\t\x12,\n\x0bpool_choice\x18\x16 \x01(\x0b\x32\x17.paceline.v1.PoolChoice*\xa0\x01\n\tStepState\x12\x1a\n\x16STEP_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11STEP_STATE_QUEUED\x10\x01\x12\x16\n\x12STEP_STATE_RUNNING\x10\x02\x12\x17\n\x13STEP_STATE_FINISHED\x10\x03\x12\x15\n\x11STEP_STATE_FAILED\x10\x04\x12\x18\n\x14STEP_STATE_CANCELLED\x10\x05*}\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x03*\xf6\x01\n\nPoolReason\x12\x1b\n\x17POOL_REASON_UNSPECIFIED\x10\x00\x12\x19\n\x15POOL_REASON_ONLY_POOL\x10\x01\x12\x1a\n\x16POOL_REASON_FIRST_STEP\x10\x02\x12\x14\n\x10POOL_REASON_FORK\x10\x03\x12\x19\n\x15POOL_REASON_COMPACTED\x10\x04\x12\x16\n\x12POOL_REASON_STAYED\x10\x05\x12\x18\n\x14POOL_REASON_SWITCHED\x10\x06\x12\x17\n\x13POOL_REASON_UNTRIED\x10\x07\x12\x18\n\x14POOL_REASON_NO_PLACE\x10\x08\x42<Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,10 +36,14 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.step_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1'
-  _globals['_STEPSTATE']._serialized_start=804
-  _globals['_STEPSTATE']._serialized_end=964
-  _globals['_FINISHREASON']._serialized_start=966
-  _globals['_FINISHREASON']._serialized_end=1091
-  _globals['_STEP']._serialized_start=125
-  _globals['_STEP']._serialized_end=801
+  _globals['_STEPSTATE']._serialized_start=1032
+  _globals['_STEPSTATE']._serialized_end=1192
+  _globals['_FINISHREASON']._serialized_start=1194
+  _globals['_FINISHREASON']._serialized_end=1319
+  _globals['_POOLREASON']._serialized_start=1322
+  _globals['_POOLREASON']._serialized_end=1568
+  _globals['_POOLCHOICE']._serialized_start=157
+  _globals['_POOLCHOICE']._serialized_end=304
+  _globals['_STEP']._serialized_start=307
+  _globals['_STEP']._serialized_end=1029
 # @@protoc_insertion_point(module_scope)

@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -86,6 +87,94 @@ FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 3
 """The model ended its turn with at least one well-formed tool call."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
+class _PoolReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PoolReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PoolReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    POOL_REASON_UNSPECIFIED: _PoolReason.ValueType  # 0
+    """There was no dispatch, or it was not kept."""
+    POOL_REASON_ONLY_POOL: _PoolReason.ValueType  # 1
+    """No other pool may run the step."""
+    POOL_REASON_FIRST_STEP: _PoolReason.ValueType  # 2
+    """A new workflow: the pool of the least expected time."""
+    POOL_REASON_FORK: _PoolReason.ValueType  # 3
+    """The first step of a fork: the pool of the least expected time."""
+    POOL_REASON_COMPACTED: _PoolReason.ValueType  # 4
+    """Nothing of the context is in any cache: the pool of the least expected time."""
+    POOL_REASON_STAYED: _PoolReason.ValueType  # 5
+    """Another pool would not save more decode time than its prefill costs."""
+    POOL_REASON_SWITCHED: _PoolReason.ValueType  # 6
+    """The other pool saves more decode time than its prefill costs."""
+    POOL_REASON_UNTRIED: _PoolReason.ValueType  # 7
+    """To measure a pool that was never used at this age of a workflow, or not for long."""
+    POOL_REASON_NO_PLACE: _PoolReason.ValueType  # 8
+    """The preferred pool was down or full."""
+
+class PoolReason(_PoolReason, metaclass=_PoolReasonEnumTypeWrapper):
+    """Why a step ran in its pool: the replicas with one model and one speculation profile. May grow: readers accept
+    unknown values.
+    """
+
+POOL_REASON_UNSPECIFIED: PoolReason.ValueType  # 0
+"""There was no dispatch, or it was not kept."""
+POOL_REASON_ONLY_POOL: PoolReason.ValueType  # 1
+"""No other pool may run the step."""
+POOL_REASON_FIRST_STEP: PoolReason.ValueType  # 2
+"""A new workflow: the pool of the least expected time."""
+POOL_REASON_FORK: PoolReason.ValueType  # 3
+"""The first step of a fork: the pool of the least expected time."""
+POOL_REASON_COMPACTED: PoolReason.ValueType  # 4
+"""Nothing of the context is in any cache: the pool of the least expected time."""
+POOL_REASON_STAYED: PoolReason.ValueType  # 5
+"""Another pool would not save more decode time than its prefill costs."""
+POOL_REASON_SWITCHED: PoolReason.ValueType  # 6
+"""The other pool saves more decode time than its prefill costs."""
+POOL_REASON_UNTRIED: PoolReason.ValueType  # 7
+"""To measure a pool that was never used at this age of a workflow, or not for long."""
+POOL_REASON_NO_PLACE: PoolReason.ValueType  # 8
+"""The preferred pool was down or full."""
+Global___PoolReason: _TypeAlias = PoolReason  # noqa: Y015
+
+@_typing.final
+class PoolChoice(_message.Message):
+    """The choice of a pool, with both terms that were compared: those of the other pool against the one that the workflow
+    was in. The pool itself is `Speculation.profile`.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    DECODE_SAVING_FIELD_NUMBER: _builtins.int
+    PREFILL_FIELD_NUMBER: _builtins.int
+    reason: Global___PoolReason.ValueType
+    """Why this pool."""
+    @_builtins.property
+    def decode_saving(self) -> _duration_pb2.Duration:
+        """Decode time that the other pool was expected to save over the remaining steps; negative for a loss. Unset where
+        there is no other pool.
+        """
+
+    @_builtins.property
+    def prefill(self) -> _duration_pb2.Duration:
+        """Expected time to prefill there what was not in its cache, less the prefill of staying."""
+
+    def __init__(
+        self,
+        *,
+        reason: Global___PoolReason.ValueType = ...,
+        decode_saving: _duration_pb2.Duration | None = ...,
+        prefill: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decode_saving", b"decode_saving", "prefill", b"prefill"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_saving", b"decode_saving", "prefill", b"prefill", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PoolChoice: _TypeAlias = PoolChoice  # noqa: Y015
+
 @_typing.final
 class Step(_message.Message):
     """One model call of a workflow."""
@@ -113,6 +202,7 @@ class Step(_message.Message):
     ERROR_MESSAGE_FIELD_NUMBER: _builtins.int
     MALFORMED_TOOL_CALL_COUNT_FIELD_NUMBER: _builtins.int
     STEP_CLASS_FIELD_NUMBER: _builtins.int
+    POOL_CHOICE_FIELD_NUMBER: _builtins.int
     step_id: _builtins.str
     """Opaque id."""
     workflow_id: _builtins.str
@@ -175,6 +265,10 @@ class Step(_message.Message):
     def end_time(self) -> _timestamp_pb2.Timestamp:
         """When it ended."""
 
+    @_builtins.property
+    def pool_choice(self) -> Global___PoolChoice:
+        """Why the last attempt ran in its pool."""
+
     def __init__(
         self,
         *,
@@ -199,10 +293,11 @@ class Step(_message.Message):
         error_message: _builtins.str = ...,
         malformed_tool_call_count: _builtins.int = ...,
         step_class: _builtins.str = ...,
+        pool_choice: Global___PoolChoice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "create_time", b"create_time", "end_time", b"end_time", "output", b"output", "reuse", b"reuse", "speculation", b"speculation", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "create_time", b"create_time", "end_time", b"end_time", "output", b"output", "pool_choice", b"pool_choice", "reuse", b"reuse", "speculation", b"speculation", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_count", b"attempt_count", "cost", b"cost", "create_time", b"create_time", "end_time", b"end_time", "error_message", b"error_message", "error_reason", b"error_reason", "finish_reason", b"finish_reason", "input", b"input", "malformed_tool_call_count", b"malformed_tool_call_count", "output", b"output", "parent_step_id", b"parent_step_id", "replica", b"replica", "request_id", b"request_id", "reuse", b"reuse", "speculation", b"speculation", "state", b"state", "step_class", b"step_class", "step_id", b"step_id", "timings", b"timings", "usage", b"usage", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_count", b"attempt_count", "cost", b"cost", "create_time", b"create_time", "end_time", b"end_time", "error_message", b"error_message", "error_reason", b"error_reason", "finish_reason", b"finish_reason", "input", b"input", "malformed_tool_call_count", b"malformed_tool_call_count", "output", b"output", "parent_step_id", b"parent_step_id", "pool_choice", b"pool_choice", "replica", b"replica", "request_id", b"request_id", "reuse", b"reuse", "speculation", b"speculation", "state", b"state", "step_class", b"step_class", "step_id", b"step_id", "timings", b"timings", "usage", b"usage", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

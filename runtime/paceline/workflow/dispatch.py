@@ -17,6 +17,7 @@ from paceline.errors import (
     ShuttingDown,
     StepNotFound,
 )
+from paceline.routing.pools import PoolChoice
 from paceline.transcript.chat import ChatModel
 from paceline.workflow import outcome
 from paceline.workflow.attempt import Attempt, utcnow
@@ -24,6 +25,7 @@ from paceline.workflow.closing import Closer, to_the_end
 from paceline.workflow.events import Event, Phase
 from paceline.workflow.identity import cache_salt, new_id
 from paceline.workflow.model import Sampling, Step, StepState, Usage, Workflow
+from paceline.workflow.pooling import PoolRouter, settled
 from paceline.workflow.ports import AttemptEnd, Ledger, NewAttempt, Observer, Prices, Reservation, StepReport
 from paceline.workflow.prompts import Prompt, Prompts
 from paceline.workflow.replicas import Replica, Replicas, Waiting
@@ -63,6 +65,7 @@ class Dispatcher:
         closer: Closer,
         prompts: Prompts,
         replicas: Replicas,
+        pools: PoolRouter,
         models: Mapping[str, Served],
         prices: Prices,
         observers: tuple[Observer, ...],
@@ -72,6 +75,7 @@ class Dispatcher:
         self._closer = closer
         self._prompts = prompts
         self._replicas = replicas
+        self._pools = pools
         self._models = models
         self._prices = prices
         self._observers = observers
@@ -109,13 +113,14 @@ class Dispatcher:
         def show(waiting: Waiting) -> None:
             job.run.show(waiting.phase, waiting.position)
 
-        bound = workflow.replica
-        async with self._replicas.place(workflow.tenant, workflow.model, bound, queue, show) as replica:
-            sampling = job.run.command.sampling.over(workflow.sampling).over(job.served.sampling)
-            _check_sampling(replica, sampling)
+        sampling = job.run.command.sampling.over(workflow.sampling).over(job.served.sampling)
+        sampled = sampling.temperature != 0
+        waiter, choice = self._pools.choose(workflow, job.prompt, sampled=sampled)
+        async with self._replicas.place(waiter, queue, show) as replica:
+            _check_sampling(replica, sampled=sampled)
             limit = replica.info.max_model_len if replica.info else None
             max_tokens = _room(job.prompt, limit, sampling.max_output_tokens)
-            attempt = self._new_attempt(job, replica, max_tokens, sampling.stop)
+            attempt = self._new_attempt(job, replica, settled(choice, replica), max_tokens, sampling.stop)
             await to_the_end(self._open(job, attempt))
             job.run.begin()
             self._attempts[attempt.new.attempt_id] = attempt
@@ -212,6 +217,7 @@ class Dispatcher:
             input=job.step.input,
             end=end,
             request=attempt.request,
+            pool=attempt.new.pool,
         )
         for observer in self._observers:
             observer.step_ended(report)
@@ -232,7 +238,9 @@ class Dispatcher:
             created_at=utcnow(),
         )
 
-    def _new_attempt(self, job: _Job, replica: Replica, max_tokens: int, stop: tuple[str, ...]) -> Attempt:
+    def _new_attempt(
+        self, job: _Job, replica: Replica, pool: PoolChoice, max_tokens: int, stop: tuple[str, ...]
+    ) -> Attempt:
         tokens, model = job.prompt.context.tokens, job.served.name
         new = NewAttempt(
             attempt_id=new_id("at"),
@@ -246,6 +254,7 @@ class Dispatcher:
             dispatched_at=utcnow(),
             reservation=Reservation(self._prices.worst_case(model, tokens, max_tokens), tokens + max_tokens),
             cost=self._prices.list_cost(model, Usage(uncached_prompt=tokens)),
+            pool=pool,
         )
         parser = job.served.chat.parser(job.prompt.tools, stop)
         return Attempt(new, model, replica, parser=parser, prices=self._prices, arrived=job.run.arrived)
@@ -264,8 +273,8 @@ class Dispatcher:
         )
 
 
-def _check_sampling(replica: Replica, sampling: Sampling) -> None:
-    if replica.greedy_only and sampling.temperature != 0:
+def _check_sampling(replica: Replica, *, sampled: bool) -> None:
+    if replica.greedy_only and sampled:
         raise EngineRefused(
             f"sampling.temperature: {replica.greedy_only}; set it to 0, or use a replica without speculation",
             field="sampling.temperature",

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from paceline.engines.base import GenerateRequest
+from paceline.routing.pools import PoolChoice
 from paceline.workflow.model import (
     Cost,
     FinishReason,
@@ -49,6 +50,8 @@ class NewAttempt:
     reservation: Reservation
     cost: Cost = field(default_factory=Cost)
     """What is billed if the runtime dies before the first checkpoint: the whole prompt as uncached."""
+    pool: PoolChoice | None = None
+    """Why it runs in its pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +230,8 @@ class StepReport:
     end: AttemptEnd
     request: GenerateRequest | None = None
     """What the engine was asked; None if it was not. Holds the whole prompt: keep few of them."""
+    pool: PoolChoice | None = None
+    """Why it ran in its pool."""
 
 
 class Observer(Protocol):

@@ -87,6 +87,10 @@ class Replicas:
         """Every replica, in the order of the configuration."""
         return list(self._replicas.values())
 
+    def serving(self, model: str) -> list[Replica]:
+        """The replicas of a model, in the order of the configuration."""
+        return [replica for replica in self._replicas.values() if replica.load.model == model]
+
     def queued(self) -> int:
         """How many steps wait for a place."""
         return len(self._seats)
@@ -98,24 +102,18 @@ class Replicas:
 
     def context_limit(self, model: str) -> int | None:
         """Longest context in tokens that every known replica of the model takes; None while none is known."""
-        limits = [r.info.max_model_len for r in self._replicas.values() if r.load.model == model and r.info]
+        limits = [replica.info.max_model_len for replica in self.serving(model) if replica.info]
         return min(limits, default=None)
 
     @asynccontextmanager
     async def place(
-        self,
-        tenant: str,
-        model: str,
-        bound: str | None,
-        on_queued: Callable[[], Awaitable[None]],
-        on_wait: Callable[[Waiting], None],
+        self, waiter: Waiter, on_queued: Callable[[], Awaitable[None]], on_wait: Callable[[Waiting], None]
     ) -> AsyncIterator[Replica]:
         """Hold a place on a replica while the block runs.
 
         A step that has to wait first awaits `on_queued`, then calls `on_wait` at each change.
-        Raises `EngineUnavailable` when every replica of the model is down, `QueueFull` when too many wait.
+        Raises `EngineUnavailable` when every replica that may run it is down, `QueueFull` when too many wait.
         """
-        waiter = Waiter(tenant, model, bound)
         load = self._admission.request(waiter) or await self._wait(waiter, on_queued, on_wait)
         try:
             self._send_guests_away(load)
@@ -190,11 +188,10 @@ class Replicas:
             raise QueueFull(f"{self._max_queued} steps are waiting already; try again later")
 
     def _waiting(self, waiter: Waiter) -> Waiting:
-        phase = self._admission.phase_of(waiter.model)
+        phase = self._admission.phase_for(waiter)
         if phase in {None, ReplicaPhase.DOWN}:
-            details = "; ".join(
-                f"{r.name}: {r.detail or 'down'}" for r in self._replicas.values() if r.load.model == waiter.model
-            )
+            serving = (r for r in self.serving(waiter.model) if r.name not in waiter.barred)
+            details = "; ".join(f"{r.name}: {r.detail or 'down'}" for r in serving)
             raise EngineUnavailable(f"no replica of {waiter.model} is up ({details or 'none configured'})")
         starting = phase is ReplicaPhase.STARTING
         return Waiting(Phase.ENGINE_STARTING if starting else Phase.QUEUED, self._admission.position(waiter))

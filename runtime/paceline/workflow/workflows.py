@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from paceline.errors import InvalidArgument, ModelNotFound, StepNotFinished, StepNotFound
@@ -16,11 +16,15 @@ from paceline.workflow.validation import check_create, check_fork, check_labels,
 
 
 class Workflows:
-    """Creates, finds and closes workflows. `models` are the names that clients may choose."""
+    """Creates, finds and closes workflows. `models` are the names that clients may choose; `ended` is told of each
+    workflow that a client finishes, and must not block or raise."""
 
-    def __init__(self, ledger: Ledger, models: Collection[str]) -> None:
+    def __init__(
+        self, ledger: Ledger, models: Collection[str], ended: Callable[[Workflow], None] = lambda _: None
+    ) -> None:
         self._ledger = ledger
         self._models = models
+        self._ended = ended
 
     async def create(self, command: CreateWorkflow) -> Workflow:
         """Create a workflow; the same request under the same id returns the one that exists."""
@@ -56,7 +60,9 @@ class Workflows:
     async def finish(self, tenant: str, workflow_id: str, outcome: Outcome) -> Workflow:
         """Set the outcome, or correct it; every earlier one is kept in the audit."""
         check_outcome(outcome)
-        return await self._ledger.finish_workflow(tenant, workflow_id, replace(outcome, set_at=utcnow()))
+        workflow = await self._ledger.finish_workflow(tenant, workflow_id, replace(outcome, set_at=utcnow()))
+        self._ended(workflow)
+        return workflow
 
     async def fork(self, command: ForkWorkflow) -> Workflow:
         """Make a new open workflow that continues a finished step; it shares the transcript and the placement."""

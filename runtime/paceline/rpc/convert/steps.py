@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from paceline.errors import InvalidArgument
+from paceline.routing.pools import PoolChoice, PoolReason
 from paceline.rpc.convert import messages, usage
 from paceline.rpc.convert.values import EnumTable, duration, seconds, timestamp
 from paceline.v1 import step_pb2 as pb
@@ -15,6 +16,7 @@ from paceline.workflow.model import FinishReason, Step, StepState
 
 STEP_STATES = EnumTable(StepState, pb.StepState, "STEP_STATE")
 FINISH_REASONS = EnumTable(FinishReason, pb.FinishReason, "FINISH_REASON")
+POOL_REASONS = EnumTable(PoolReason, pb.PoolReason, "POOL_REASON")
 PHASES = EnumTable(events.Phase, service_pb.StepPhase, "STEP_PHASE")
 ON_BUSY = EnumTable(OnBusy, service_pb.OnBusy, "ON_BUSY")
 
@@ -102,6 +104,14 @@ def failure_to_proto(failure: events.StepFailureInfo) -> service_pb.StepFailure:
     )
 
 
+def _pool_to_proto(choice: PoolChoice) -> pb.PoolChoice:
+    return pb.PoolChoice(
+        reason=POOL_REASONS.to_proto(choice.reason),
+        decode_saving=duration(choice.saving_seconds),
+        prefill=duration(choice.prefill_seconds),
+    )
+
+
 def step_to_proto(step: Step) -> pb.Step:
     """Convert a step."""
     return pb.Step(
@@ -124,6 +134,7 @@ def step_to_proto(step: Step) -> pb.Step:
         malformed_tool_call_count=step.malformed_tool_calls,
         step_class=step.step_class or "",
         replica=step.replica,
+        pool_choice=_pool_to_proto(step.pool) if step.pool else None,
         create_time=timestamp(step.created_at),
         end_time=timestamp(step.ended_at),
     )
