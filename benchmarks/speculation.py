@@ -2,23 +2,36 @@
 
 `ngram` drafts from the prompt, so it pays where the answer repeats what was given, as an edited file does.
 `--pair` measures the 1.5B model with the 0.5B one as its draft instead. Speed is that of generating: output tokens
-after the first, per second.
+after the first, per second. `kept` compares whole steps as their caller sees them, prompts cached: the speed-up
+through Paceline over that of the same requests sent straight to the two engines.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from dataclasses import dataclass
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
 from benchmarks import _tasks
 from benchmarks._common import Report, Served, median, percentile, real_engine, real_model, serve
 
+from paceline.engines.base import GenerateRequest
+from paceline.engines.vllm_http import VllmHttpEngine
+from paceline.models.catalog import resolve_model
+from paceline.transcript import chat
+from paceline.transcript.chat import ChatModel
+from paceline.workflow.model import Message, Role, Sampling
 from paceline_agents.aio import AsyncClient
 from paceline_agents.types import Answer
 
 PAIR_MODEL = "qwen2.5-coder-1.5b"
+MODELS = ("plain", "drafted")
 SYSTEM = "You edit code. Answer with code only."
 
 
@@ -29,11 +42,22 @@ class Pair:
     edit: str
     plain: Answer
     drafted: Answer
+    seconds: dict[tuple[str, str], float]
+    """Of the whole step by way (`paceline`, `engine`) and model, as the caller sees it."""
 
     @property
     def ratio(self) -> float:
         """How much faster it was with speculation."""
         return speed(self.drafted) / speed(self.plain)
+
+    def whole(self, way: str) -> float:
+        """How much faster the whole step was with speculation."""
+        return self.seconds[way, "plain"] / self.seconds[way, "drafted"]
+
+    @property
+    def kept(self) -> float:
+        """Share of the engine's own speed-up that comes out of Paceline."""
+        return self.whole("paceline") / self.whole("engine")
 
 
 def speed(answer: Answer) -> float:
@@ -42,9 +66,14 @@ def speed(answer: Answer) -> float:
     return ((answer.usage.output or 0) - 1) / answer.timings.decode
 
 
+def model_path(options: argparse.Namespace) -> str:
+    """The model that answers."""
+    return PAIR_MODEL if options.pair else real_model()
+
+
 def settings(options: argparse.Namespace) -> dict[str, Any]:
     """The same model twice, as two models, so that the request says which engine it goes to."""
-    path = PAIR_MODEL if options.pair else real_model()
+    path = model_path(options)
     profile: dict[str, Any] = {"method": "ngram", "num_speculative_tokens": options.k}
     if options.pair:
         profile = {"method": "draft_model", "num_speculative_tokens": options.k, "drafter": real_model()}
@@ -58,25 +87,83 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-async def ask(client: AsyncClient, model: str, prompt: str, tokens: int) -> Answer:
-    """One turn in a workflow of its own."""
-    workflow = await client.create_workflow(model=model, system=SYSTEM, temperature=0.0)
-    return await workflow.step(prompt, max_output_tokens=tokens)
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Asks through Paceline and past it."""
+
+    client: AsyncClient
+    engines: dict[str, VllmHttpEngine]
+    chat: ChatModel
+    tokens: int
+
+    async def through(self, model: str, prompt: str) -> tuple[Answer, float]:
+        """One turn in a workflow of its own, and its seconds."""
+        workflow = await self.client.create_workflow(model=model, system=SYSTEM, temperature=0.0)
+        begin = time.perf_counter()
+        answer = await workflow.step(prompt, max_output_tokens=self.tokens)
+        return answer, time.perf_counter() - begin
+
+    async def past(self, model: str, prompt: str) -> float:
+        """The same request by token ids straight to the engine: its seconds."""
+        ids = await self.chat.render_first(SYSTEM, (), [Message(Role.USER, prompt)])
+        request = GenerateRequest(
+            request_id=uuid.uuid4().hex,
+            prompt_json=orjson.dumps(ids),
+            prompt_tokens=len(ids),
+            max_tokens=self.tokens,
+            sampling=Sampling(temperature=0.0),
+            stop_token_ids=self.chat.stop_token_ids,
+            cache_salt="direct",
+            session_id="",
+        )
+        begin = time.perf_counter()
+        async for _ in self.engines[model].generate(request):
+            pass
+        return time.perf_counter() - begin
+
+    async def pair(self, edit: str, prompt: str, order: tuple[str, str]) -> Pair:
+        """All four, the two of each way beside each other in time."""
+        seconds: dict[tuple[str, str], float] = {}
+        answers: dict[str, Answer] = {}
+        for model in order:
+            seconds["engine", model] = await self.past(model, prompt)
+            answers[model], seconds["paceline", model] = await self.through(model, prompt)
+        return Pair(edit, answers["plain"], answers["drafted"], seconds)
+
+
+@asynccontextmanager
+async def asking(served: Served, path: str, tokens: int) -> AsyncIterator[Asker]:
+    """An asker with connections to everybody."""
+    engines: dict[str, VllmHttpEngine] = {}
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(AsyncClient(served.target))
+        for model in MODELS:  # waits until the engine is ready, and computes for the first time
+            workflow = await client.create_workflow(model=model, system=SYSTEM, temperature=0.0)
+            await workflow.step("Write a loop.", max_output_tokens=16)
+        for url in served.engine_urls():
+            engine = VllmHttpEngine(url)
+            stack.push_async_callback(engine.close)
+            engines[(await engine.probe()).model] = engine
+        yield Asker(client, engines, await chat.load(resolve_model(path)), tokens)
 
 
 async def run(report: Report, options: argparse.Namespace, served: Served) -> None:
     """Alternate between the engines, edit by edit, round by round."""
     edits, pairs = _tasks.edits()[: options.edits], list[Pair]()
-    async with AsyncClient(served.target) as client:
-        for model in ("plain", "drafted"):  # loads the model, and computes for the first time
-            await ask(client, model, "Write a loop.", 16)
+    async with asking(served, model_path(options), options.tokens) as asker:
         report.say("both engines are ready")
+        for edit in edits:  # caches the prompts
+            for model in MODELS:
+                short = replace(asker, tokens=8)
+                await short.past(model, edit.prompt)
+                await short.through(model, edit.prompt)
         for repeat in range(options.repeats):
             for number, edit in enumerate(edits):
-                order = ("plain", "drafted") if (number + repeat) % 2 else ("drafted", "plain")
-                answers = {model: await ask(client, model, edit.prompt, options.tokens) for model in order}
-                pairs.append(Pair(edit.name, answers["plain"], answers["drafted"]))
-                report.say(f"repeat {repeat + 1}, {edit.name}: {pairs[-1].ratio:.2f} times as fast")
+                pair = await asker.pair(edit.name, edit.prompt, MODELS if (number + repeat) % 2 else MODELS[::-1])
+                pairs.append(pair)
+                report.say(
+                    f"repeat {repeat + 1}, {edit.name}: {pair.ratio:.2f} times as fast, kept {pair.kept:.1%}"
+                )
     report.table("edits", "by edit", [row(edit.name, [p for p in pairs if p.edit == edit.name]) for edit in edits])
     report.table("rows", f"all, K={options.k}", [row("all", pairs)])
 
@@ -99,6 +186,11 @@ def row(name: str, pairs: list[Pair]) -> dict[str, object]:
         "p90": percentile(ratios, 90),
         "accepted %": 100 * accepted / drafted if drafted else None,
         "per verification": sum(lengths) / len(lengths),
+        "whole step": median([pair.whole("paceline") for pair in pairs]),
+        "engine's own": median([pair.whole("engine") for pair in pairs]),
+        "kept %": 100 * median([pair.kept for pair in pairs]),
+        "kept p10": 100 * percentile([pair.kept for pair in pairs], 10),
+        "kept p90": 100 * percentile([pair.kept for pair in pairs], 90),
     }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
+import sys
 import time
 from itertools import accumulate
 from pathlib import Path
@@ -79,9 +81,16 @@ def test_the_best_setting_of_a_known_machine_is_found(tmp_path: Path) -> None:
     assert 'method = "ngram"\nnum_speculative_tokens = 3' in alone["recommendation"]["profile"]
     assert alone["by_class"].keys() == {"code edit", "free text"}
     assert alone["by_class"]["free text"]["recommendation"]["k"] == best
-    code, output, errors = tune(tmp_path, *steps, *timing)
+    code, output, errors = tune(tmp_path, *steps, *timing, "--plot", str(tmp_path / "curves"))
     assert code == 0, errors
     assert "recommended: ngram, K = 3" in output
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "curves.html").read_text()
+    assert "<svg" in page
+    assert "recommended: ngram, K = 3" in page
+    assert not re.search(r"<script|(src|href)=.(https?:|/)", page.replace('xlink:href="#', "")), (
+        "it needs nothing else"
+    )
     assert "$/M" in output
     assert "speed-up by class" in output
 
@@ -110,6 +119,17 @@ def test_what_was_measured_before_a_kill_is_kept(tmp_path: Path) -> None:
         (k, r) for k in (0, *KS) for r in (0, 1)
     ]
     assert left_over(tmp_path) == []
+
+
+def test_the_picture_needs_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "paceline.speculation.tune.plot", raising=False)
+    monkeypatch.delattr("paceline.speculation.tune.plot", raising=False)
+    more = ("--steps-file", str(write_steps(tmp_path, 1)), "--minutes", "0.0000001", "--plot", "curves")
+    code, _, errors = tune(tmp_path, *more, ks=(2,))
+    assert code == 1
+    assert "--plot: needs matplotlib" in errors
+    assert "pip install 'paceline[plot]'" in errors
 
 
 def until_lines(path: Path, count: int) -> None:

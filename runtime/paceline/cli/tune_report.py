@@ -105,9 +105,9 @@ class Report:
         try:
             # matplotlib is an extra, and slow to import
             from paceline.speculation.tune import plot  # noqa: PLC0415
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             raise ConfigError(
-                f"--plot: {error.name} is missing; pip install 'paceline[plot]', or leave --plot out"
+                f"--plot: needs matplotlib ({error}); pip install 'paceline[plot]', or leave --plot out"
             ) from None
         text = io.StringIO()
         self.show(Console(file=text, width=PAGE_WIDTH, highlight=False, soft_wrap=True, markup=False))
