@@ -22,7 +22,7 @@ from paceline.routing.speeds import Measured
 PLAIN, DRAFTING = "", "drafting"
 POOLS = (PLAIN, DRAFTING)
 BLOCK = 32
-Choose = Callable[["Workflow", int, str | None], str]
+Curves = Callable[[random.Random, int], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Scenario:
     draft_seconds: float
     """What each token that may be drafted adds to a pass, as a share of a plain pass."""
     tokens_ahead: int
-    curves: Callable[[random.Random, int], Sequence[str]]
+    curves: Curves
     """The curve of each of so many steps."""
     first_prompt: tuple[int, int] = (2000, 6000)
     new_tokens: tuple[int, int] = (200, 2000)

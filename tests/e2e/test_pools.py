@@ -1,13 +1,12 @@
-"""Two emulated engines of one model, one of which drafts: which of them a step runs on, and what is kept about it.
+"""Two emulated engines of one model, one of which drafts: which one a step runs on, and what is kept about it.
 
-A pass of the drafting engine takes twice as long as one of the plain engine. A text with the word "edit" is drafted
-perfectly, five tokens a pass; all else not at all.
+A pass of the drafting engine takes twice as long as one of the plain engine. A text with the word "edit" is
+drafted perfectly, five tokens a pass; all else not at all.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -127,7 +126,7 @@ async def test_a_conversation_edited_from_its_start_chooses_anew(pools: Pools) -
     for turn in range(2):
         await workflow.step(f"talk {turn}")
     compacted = await workflow.step("edit it, in short", whole_conversation=True)
-    assert compacted.reuse.break_reason == "edited_history"
+    assert compacted.reuse.break_reason == "compacted"
     assert pools.choice(compacted.step_id)["pool_choice"] == "compacted"
 
 

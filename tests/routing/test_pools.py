@@ -39,7 +39,8 @@ def taught(good: int = 6, bad: int = 0) -> Pools:
     for number in range(good + bad):
         name = f"old {number}"
         pools.choose(ask(name))
-        pools.learn("m", name, "k4", measured("k4", 0.25 if number < good else 1.0))
+        badly = number * bad // (good + bad) < (number + 1) * bad // (good + bad)  # evenly among the others
+        pools.learn("m", name, "k4", measured("k4", 1.0 if badly else 0.25))
         pools.end("m", name)
     for number in range(TRIES):
         name = f"plain {number}"
@@ -84,13 +85,13 @@ def test_a_try_is_worth_it_where_who_drafts_badly_can_still_move_on() -> None:
 
 def test_who_drafts_badly_switches_once_it_is_seen_and_then_stays() -> None:
     pools = taught(6, 6)
-    routes = [step(pools, "w", 1.0, 1000 * turn) for turn in range(4)]
+    routes = [step(pools, "w", 1.0, 501 * turn) for turn in range(4)]
     assert [route.choice.reason.value for route in routes] == ["first_step", "switched", "stayed", "stayed"]
     moved = routes[1].choice
     assert moved.profile == ""
     assert moved.saving_seconds is not None
     assert moved.prefill_seconds is not None
-    assert moved.saving_seconds > moved.prefill_seconds == pytest.approx(PREFILL * 1000, rel=0.01)
+    assert moved.saving_seconds > moved.prefill_seconds == pytest.approx(PREFILL * 501, rel=0.01)
 
 
 def test_who_drafts_well_stays() -> None:
@@ -101,9 +102,11 @@ def test_who_drafts_well_stays() -> None:
 
 
 def test_a_context_that_is_too_long_keeps_a_workflow_where_it_is() -> None:
-    pools = taught(6, 6)
-    step(pools, "w", 1.0, 0)
-    short, long = (pools.choose(ask("w", size, size - 200)).choice for size in (1200, 2_000_000))
+    pools = taught(18, 6)
+    for name, size in (("short", 1000), ("long", 2_000_000)):
+        assert step(pools, name, 1.0, size).choice.profile == "k4"
+    short = pools.choose(ask("short", 2000, 1501)).choice
+    long = pools.choose(ask("long", 2_001_000, 2_000_501)).choice
     assert (short.reason, long.reason) == (PoolReason.SWITCHED, PoolReason.STAYED)
     assert long.profile == "k4"
     assert long.saving_seconds is not None
@@ -112,13 +115,13 @@ def test_a_context_that_is_too_long_keeps_a_workflow_where_it_is() -> None:
 
 
 def test_a_workflow_near_its_end_does_not_switch_any_more() -> None:
-    pools = taught(6, 6)
+    pools = taught(18, 6)
     for number in range(100):
         pools.learn("m", f"short {number}", "", measured("", 1.0))
         pools.learn("m", f"short {number}", "", measured("", 1.0))
         pools.end("m", f"short {number}")
-    step(pools, "w", 1.0, 0)
-    last = pools.choose(ask("w", 60_000, 59_000)).choice  # workflows have two steps: 9 s less, 12 s more
+    assert step(pools, "w", 1.0, 58_000).choice.profile == "k4"
+    last = pools.choose(ask("w", 59_000, 58_501)).choice  # workflows have two steps: 9 s less, 12 s more
     assert (last.profile, last.reason) == ("k4", PoolReason.STAYED)
 
 
@@ -141,7 +144,7 @@ def test_nothing_is_left_of_a_visit_that_the_context_no_longer_begins_with() -> 
 
 
 def test_a_fork_inherits_what_is_known_of_its_origin() -> None:
-    pools = taught(6, 6)
+    pools = taught(18, 6)
     step(pools, "w", 1.0, 0)
     step(pools, "w", 1.0, 1000)
     route = pools.choose(ask("fork", 2000, 1501, forked_from="w"))
@@ -193,7 +196,7 @@ def test_a_pool_that_has_become_fast_is_found_again() -> None:
     for number in range(1500):
         profile = pools.choose(ask(f"w {number}")).choice.profile
         chosen.append(profile)
-        pools.learn("m", f"w {number}", profile, measured(profile, 0.25))
+        pools.learn("m", f"w {number}", profile, measured(profile, 0.25 if profile else 1.0))
         pools.end("m", f"w {number}")
     assert chosen[:20].count("k4") <= 1
     assert chosen[-20:].count("k4") >= 18
