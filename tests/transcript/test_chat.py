@@ -128,6 +128,7 @@ GENERATION = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
 
 EACH = f"{{% for message in messages %}}{TURN}{{% endfor %}}{GENERATION}"
+COUNTED_BACK = f"{{% for message in messages %}}{{{{ loop.revindex }}}}{TURN}{{% endfor %}}{GENERATION}"
 UNCALLED = (
     "{{ raise_exception('no call') if messages[2] is defined and messages[2].role == 'tool'"
     " and not messages[1].tool_calls }}"
@@ -144,6 +145,7 @@ UNCALLED = (
         (GENERATION, "exactly once"),
         (EACH + EACH, "exactly once"),
         (UNCALLED + EACH, "no call"),
+        (COUNTED_BACK, "earlier messages"),
     ],
 )
 def test_a_template_that_cannot_be_continued_is_found(template: str, problem: str) -> None:

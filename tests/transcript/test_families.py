@@ -15,6 +15,7 @@ from typing import Any
 
 import jinja2
 import jinja2.sandbox
+import openai_harmony
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from tests.transcript.conversations import TOOLS, assistant, call, result, user
 
 from paceline.errors import InvalidMessage, ModelError
 from paceline.transcript.chat import ChatModel, load
+from paceline.transcript.harmony import load_harmony
 from paceline.transcript.probes import Finding
 from paceline.workflow.model import Message, Role, Tool
 
@@ -215,6 +217,36 @@ async def test_gpt_oss_reads_an_answer_and_goes_on(folder_of: FolderOf) -> None:
     assert model.tokenizer.decode(appended) == (
         "<|start|>functions.read_file to=assistant<|channel|>commentary<|message|>x<|end|><|start|>assistant"
     )
+
+
+LOOK = "<|channel|>analysis<|message|>Look.<|end|><|start|>assistant<|channel|>commentary to=functions.read_file "
+SAY = (
+    "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.read_file<|channel|>commentary "
+)
+HARMONY_ANSWERS = [
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Done.<|return|>",
+    "<|channel|>final<|message|>Done.<|return|>",
+    LOOK + '<|constrain|>json<|message|>{"path": "a"}<|call|>',
+    SAY + 'commentary json<|message|>{"path": "é漢"}<|call|>',
+]
+
+
+@pytest.mark.parametrize("written", HARMONY_ANSWERS)
+async def test_gpt_oss_answers_are_read_as_the_library_reads_them(folder_of: FolderOf, written: str) -> None:
+    model = await load(str(folder_of("gptoss")))
+    ids = model.tokenizer.encode_now(written)
+    parser = model.parser(TOOLS)
+    for token_id in ids:
+        parser.feed([token_id])
+    message = parser.finish().message
+    encoding = load_harmony(folder_of("gptoss"), model.tokenizer, {})._encoding
+    parsed = encoding.parse_messages_from_completion_tokens(ids, openai_harmony.Role.ASSISTANT)
+    theirs = [(part.channel, part.recipient, part.content[0].text) for part in parsed]
+    assert message.reasoning == "".join(text for channel, _, text in theirs if channel == "analysis")
+    texts = [text for channel, to, text in theirs if channel in {"final", "commentary"} and not to]
+    assert message.content == "".join(texts)
+    called = [(f"functions.{made.tool_name}", made.arguments_json) for made in message.tool_calls]
+    assert called == [(to, text) for _, to, text in theirs if to]
 
 
 async def test_gpt_oss_replaces_the_return_that_its_history_never_has(folder_of: FolderOf) -> None:

@@ -24,6 +24,7 @@ from paceline.transcript.template import tool_parameters
 from paceline.transcript.tokenizer import Tokenizer
 from paceline.workflow.model import Message, Role, Tool, ToolCall
 
+_SPEAK = "<|start|>assistant"
 VOCABULARY = "o200k_base.tiktoken"
 _URL = "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
 _SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
@@ -58,11 +59,15 @@ class HarmonyRenderer:
         """See `Renderer`."""
         return self._text(self._prompt(messages, tools))
 
+    def history_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
+        """See `Renderer`."""
+        return self.prompt_text(messages, tools).removesuffix(_SPEAK)
+
     def answer_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
         """See `Renderer`."""
         del tools
         parts = [self._text(self._ids(self._encoding.render, part)) for part in self._all(messages[-1:])]
-        return "".join(parts).removeprefix("<|start|>assistant")
+        return "".join(parts).removeprefix(_SPEAK)
 
     def after_answer_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
         """See `Renderer`."""

@@ -106,7 +106,25 @@ def _unsafe(renderer: Renderer, ends: Ends, probe: Probe) -> str:
             return "the text after an answer depends on what came before it"
         if any(message.content not in after for message in new):
             return "new messages are not shown after the answer they follow"
-    return ""
+    return "" if _keeps_what_was_sent(renderer, ends, probe) else "earlier messages change when new ones follow"
+
+
+def _keeps_what_was_sent(renderer: Renderer, ends: Ends, probe: Probe) -> bool:
+    """Whether a full rendering has everything but the answers as it was sent, in the same order."""
+    first, *_ = probe.turns()
+    history = renderer.history_text(first[0], probe.tools)
+    speak = renderer.prompt_text(first[0], probe.tools).removeprefix(history)
+    whole = renderer.prompt_text(probe.messages, probe.tools)
+    if not whole.startswith(history):
+        return False
+    position = len(history)
+    for _, _, new in probe.turns():
+        after = renderer.after_answer_text(new, probe.tools).removeprefix(ends.template).removesuffix(speak)
+        start = whole.find(after, position)
+        if start < 0:
+            return False
+        position = start + len(after)
+    return True
 
 
 def _appended(renderer: Renderer, ends: Ends, probe: Probe) -> str:
@@ -139,6 +157,8 @@ def _quote(text: str, at: int) -> str:
     return repr(piece) if piece else "nothing more"
 
 
+REASONING = "reasoning before an answer"
+"""Name of the probe in which a user goes on after an answer with reasoning."""
 _SYSTEM, _USER = Message(Role.SYSTEM, "Be brief."), Message(Role.USER, "first question")
 _ANSWER, _MORE = Message(Role.ASSISTANT, "first answer"), Message(Role.USER, "second question")
 _CALL = ToolCall("call_1", "probe", '{"path": "x"}')
@@ -156,7 +176,7 @@ PROBES = (
     Probe("a user goes on", (_USER, _ANSWER, _MORE)),
     Probe("with a system prompt", (_SYSTEM, _USER, _ANSWER, _MORE)),
     Probe("two answers", (_USER, _ANSWER, _MORE, _ANSWER, _MORE)),
-    Probe("reasoning before an answer", (_USER, _THINKING, _MORE)),
+    Probe(REASONING, (_USER, _THINKING, _MORE)),
     Probe("an answer, with tools", (_SYSTEM, _USER, _ANSWER, _MORE), _TOOLS),
     Probe("a tool result", (_USER, _BARE_CALL, _RESULT), _TOOLS),
     Probe("a tool result after text", (_USER, _ASKING, _RESULT), _TOOLS),

@@ -33,6 +33,9 @@ class Renderer(Protocol):
     def prompt_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
         """Return `prompt` as text."""
 
+    def history_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
+        """Return `prompt_text` without the words that make the model speak."""
+
     def answer_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
         """Return the text that the model generates for the last message, its close included. Reasoning that the
         prompt has turned off is left out."""
@@ -60,6 +63,10 @@ class TemplateRenderer:
     def prompt_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
         """See `Renderer`."""
         return self.template.render(messages, tools, True)
+
+    def history_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
+        """See `Renderer`."""
+        return self.template.render(messages, tools, False)
 
     def answer_text(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str:
         """See `Renderer`."""
