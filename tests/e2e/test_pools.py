@@ -100,7 +100,10 @@ async def test_a_workflow_that_drafts_badly_moves_once_and_both_terms_are_kept(p
     assert answers[1].reuse.break_reason == "moved"
     assert choices[2]["cached"] > 0
     shown = (await pools.paceline.client.get_step(step_id=answers[1].step_id)).pool_choice
+    assert shown
     assert shown.reason == "switched"
+    assert shown.decode_saving is not None
+    assert shown.prefill is not None
     assert round(shown.decode_saving * 1e6) == choices[1]["pool_saving_us"]
     assert round(shown.prefill * 1e6) == choices[1]["pool_prefill_us"]
     (line,) = [one for one in logs if one["event"] == "step" and one["step_id"] == answers[1].step_id]

@@ -57,6 +57,7 @@ def test_the_filler_says_that_no_model_ran_and_has_the_length_asked_for() -> Non
         {"reply": "a", "pattern": "("},
         {"reply": "a", "times": 0},
         {"say": "a"},
+        {"reply": "a", "acceptance": [0.5, 0.7]},
     ],
 )
 def test_broken_rules_are_refused(rule: dict[str, Any]) -> None:

@@ -170,6 +170,20 @@ async def test_speculation_is_reported_only_when_asked_for(start: Start) -> None
     assert "metrics" not in stopped[-1]
 
 
+async def test_a_scripted_reply_can_say_how_well_it_is_drafted(start: Start) -> None:
+    server = await start(spec_method="ngram", spec_tokens=4, spec_metrics="summary")
+    await server.script(
+        {"contains": "easy", "reply": "x" * 60, "acceptance": [1, 1, 1, 1, 1]},
+        {"contains": "hard", "reply": "x" * 60, "acceptance": [0, 0]},
+    )
+    counts = {}
+    for word in ("easy", "hard"):
+        got = (await server.stream(body(prompt=word, max_tokens=61)))[-1]["metrics"]["speculative_decoding"]
+        counts[word] = (got["num_draft_tokens"], got["num_accepted_draft_tokens"], got["num_spec_steps"])
+    assert counts["easy"] == (48, 48, 12)  # 60 tokens after the first, 5 a step, never more than is drafted
+    assert counts["hard"] == (2 * 60, 0, 60)
+
+
 async def test_priority_needs_its_scheduler(start: Start) -> None:
     server = await start()
     assert (await server.post(body(priority=1)))[0] == 400
