@@ -310,7 +310,7 @@ def _attempt_sums(known: ColumnElement[bool]) -> dict[str, ColumnElement[int]]:
         "draft_reports": _count(and_(answer, a.drafted_tokens.is_not(None))),
         "draft_steps": _sum(answer, a.draft_steps),
         "verified": _sum(and_(answer, a.draft_steps.is_not(None)), a.accepted_tokens),
-        "timed_output": _sum(and_(answer, a.decode_us > 0), a.output_tokens),
+        "timed_output": _sum(and_(answer, a.decode_us > 0), a.output_tokens - 1),  # after the first token
         "decode_us": _sum(and_(answer, a.output_tokens.is_not(None)), a.decode_us),
         "unreported": _count(and_(ended, missing)),
         "unpriced": _count(and_(ended, a.list_nanos.is_(None))),

@@ -97,7 +97,9 @@ class CostSummary(_message.Message):
     acceptance_rate: _builtins.float
     """Accepted by drafted tokens. Not set when none was drafted."""
     output_tokens_per_decode_second: _builtins.float
-    """Generated tokens by the time from first to last token, of the answers that took some. Not set without one."""
+    """Generated tokens after the first by the time from first to last token, of the answers that took some. Not set
+    without one.
+    """
     @_builtins.property
     def group(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Values of the group_by keys, in their order; empty text where a workflow has none."""

@@ -47,7 +47,7 @@ class CostSummary:
     acceptance_rate: float | None = None
     """Accepted / drafted; None when nothing was drafted."""
     output_per_decode_second: float | None = None
-    """Generated tokens / seconds from first to last token, over the answers that took some."""
+    """Generated tokens after the first / seconds from first to last token, over the answers that took some."""
     unreported_attempts: int = 0
     """Attempts without full usage: the sums do not contain what they did not report."""
     unpriced_attempts: int = 0
