@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from paceline.config import Engine, Settings
 
-_DRAFTING_FLAGS = ("--speculative-config", "-sc")
+_DRAFTING_FLAGS = ("--speculative-config", "-sc", "--spec-method", "--spec-model")
 
 
 def check(settings: Settings) -> None:

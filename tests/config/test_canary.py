@@ -44,6 +44,7 @@ def test_a_plain_engine_has_no_profile_or_one_that_does_not_draft() -> None:
         off={"speculation": "off"},
         hidden={"extra_args": ["--speculative-config={}"]},
         short={"extra_args": ["-sc", "{}"]},
+        single={"extra_args": ["--spec-method", "ngram", "--spec-tokens=4"]},
         foreign={"model": "other"},
     )
     assert config_references.plain_engines(made, "m") == {"bare", "off"}
