@@ -209,6 +209,8 @@ async def test_steps_of_the_ledger(tmp_path: Path) -> None:
         (("--platform", "neuron"), "take one of cpu, cuda, emulated"),
         (("--label", "run"), "write NAME=VALUE"),
         (("--steps-file", "/none.jsonl"), "name a readable file"),
+        (("--plot", "/none/curves"), "name a file, without ending, in a folder that is there"),
+        (("--plot", ""), "name a file, without ending"),
     ],
 )
 def test_options_that_do_not_fit(tmp_path: Path, more: tuple[str, ...], message: str) -> None:

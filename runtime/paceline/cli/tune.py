@@ -19,7 +19,7 @@ from paceline.cli.access import Tenant
 from paceline.cli.config import ConfigFile
 from paceline.cli.failure import clear_errors
 from paceline.cli.report import labels_of
-from paceline.cli.tune_report import Report
+from paceline.cli.tune_report import Report, check_plot
 from paceline.cli.tune_servers import Servers
 from paceline.cli.tune_source import Source
 from paceline.errors import ConfigError
@@ -79,6 +79,8 @@ def tune(
 ) -> None:
     """Replay real steps without speculation and with several drafters and K, and recommend what paid."""
     log.configure(config.Log(level="warning"))
+    if plot:
+        check_plot(plot)
     compared = _drafts(drafter or [], profile or [], file)
     ks, at_once = _numbers("--k", k, MOST_K), _numbers("--concurrency", concurrency, MOST_AT_ONCE)
     servers = Servers(target, tuple(compared), platform, engine_python, tuple(engine_arg or ()), at_once[-1])
@@ -136,6 +138,7 @@ class Campaign:
         self, setting: Setting, repeat: int, wanted: Sequence[int], stop_token_ids: tuple[int, ...]
     ) -> None:
         async with self.servers.open(setting, self._context(), repeat) as (engine, version):
+            self.results.check_engine(version)
             bench = Bench(engine, setting, self.steps, stop_token_ids, self._lookup(setting))
             await bench.warm()
             for concurrency in wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -101,14 +102,10 @@ class Report:
         out.print(self.note)
 
     def plot(self, name: Path) -> None:
-        """Write NAME.png and NAME.html. Raises `ConfigError` without matplotlib or where it cannot write."""
-        try:
-            # matplotlib is an extra, and slow to import
-            from paceline.speculation.tune import plot  # noqa: PLC0415
-        except ImportError as error:
-            raise ConfigError(
-                f"--plot: needs matplotlib ({error}); pip install 'paceline[plot]', or leave --plot out"
-            ) from None
+        """Write NAME.png and NAME.html. Raises `ConfigError` where it cannot write. See `check_plot`."""
+        # matplotlib is an extra, and slow to import
+        from paceline.speculation.tune import plot  # noqa: PLC0415
+
         text = io.StringIO()
         self.show(Console(file=text, width=PAGE_WIDTH, highlight=False, soft_wrap=True, markup=False))
         figure = plot.draw(self.title, self.analyses)
@@ -127,8 +124,8 @@ class Report:
     def _coverage(self) -> str:
         found = self._recorded
         return (
-            f"Per success: all {found.workflows} recorded workflows, of which {found.known} have an outcome and "
-            f"{found.succeeded} succeeded; prompts take what they took then."
+            f"Per success: the {found.known} of {found.workflows} recorded workflows that have an outcome, "
+            f"{found.succeeded} of them successful; prompts take what they took then."
         )
 
     def _study(self, analysis: Analysis) -> dict[str, Any]:
@@ -170,9 +167,8 @@ class Report:
         values: Mapping[str, Any] = {"method": "none"}
         if setting.k:
             values = self._drafts[setting.draft].at(setting.k).model_dump(exclude_unset=True, exclude_none=True)
-        return "\n".join(
-            ["[speculation.tuned]", *(f"{name} = {toml_value(value)}" for name, value in values.items() if value)]
-        )
+        lines = (f"{name} = {toml_value(value)}" for name, value in values.items() if value != "")
+        return "\n".join(["[speculation.tuned]", *lines])
 
     def _money(self, analysis: Analysis) -> dict[str, Any]:
         """What a setting costs in USD, by name; empty without a price."""
@@ -189,6 +185,18 @@ class Report:
 
         names = {"usd_per_million_output_tokens": per_million}
         return names | ({"usd_per_success": per_success} if self._recorded.succeeded else {})
+
+
+def check_plot(name: Path) -> None:
+    """Raise `ConfigError` for a picture that could not be written: before hours of measuring, not after them."""
+    try:
+        importlib.import_module("matplotlib")
+    except ImportError as error:
+        raise ConfigError(
+            f"--plot: needs matplotlib ({error}); pip install 'paceline[plot]', or leave --plot out"
+        ) from None
+    if not name.name or not name.parent.is_dir():
+        raise ConfigError(f"--plot {name}: name a file, without ending, in a folder that is there")
 
 
 def _predictions(analysis: Analysis) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from paceline.engines.base import Engine, GenerateRequest, GenerationEnd
-from paceline.errors import EngineRefused
+from paceline.errors import EngineLost, EngineRefused
 from paceline.speculation.tune.drafts import Setting
 from paceline.speculation.tune.forecast import Forecast
 from paceline.speculation.tune.lookup import Lookup
@@ -90,13 +90,15 @@ class Bench:
     async def measure(self, concurrency: int, repeat: int, version: str) -> Cell:
         """All steps, so many at once."""
         begin = time.monotonic()
-        runs = await self._replay_all(concurrency)
-        return Cell(self.setting, concurrency, repeat, runs, time.monotonic() - begin, version)
+        answers = await self._replay_all(concurrency)
+        seconds = time.monotonic() - begin
+        runs = tuple(self._run(step, answer) for step, answer in zip(self.steps, answers, strict=True))
+        return Cell(self.setting, concurrency, repeat, runs, seconds, version)
 
-    async def _replay_all(self, concurrency: int, most: int | None = None) -> tuple[StepRun, ...]:
+    async def _replay_all(self, concurrency: int, most: int | None = None) -> list[_Answer]:
         room = asyncio.Semaphore(concurrency)
 
-        async def one(step: ReplayStep) -> StepRun:
+        async def one(step: ReplayStep) -> _Answer:
             async with room:
                 return await self._replay(step, min(step.max_tokens, most or step.max_tokens))
 
@@ -105,9 +107,9 @@ class Bench:
                 tasks = [group.create_task(one(step)) for step in self.steps]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None  # the others were cancelled for it
-        return tuple(task.result() for task in tasks)
+        return [task.result() for task in tasks]
 
-    async def _replay(self, step: ReplayStep, limit: int) -> StepRun:
+    async def _replay(self, step: ReplayStep, limit: int) -> _Answer:
         request = GenerateRequest(
             request_id=f"tune-{step.step_id}",
             prompt_json=step.prompt_json,
@@ -122,19 +124,29 @@ class Bench:
         async with aclosing(self.engine.generate(request)) as stream:
             async for item in stream:
                 if isinstance(item, GenerationEnd):
-                    return self._run(step, answer, item)
+                    answer.checks = self._checks(item)
+                    return answer
                 answer.take(item.token_ids)
         raise AssertionError("generate ended without GenerationEnd")
 
-    def _run(self, step: ReplayStep, answer: _Answer, end: GenerationEnd) -> StepRun:
+    def _checks(self, end: GenerationEnd) -> tuple[tuple[int, int], ...]:
+        if end.finish_reason == "abort":
+            raise EngineLost("The engine broke a step off.")
         if self.setting.k and end.checks is None:
             raise EngineRefused(
                 f"The server does not report each verification; it must know {' '.join(DETAILED)}."
             )
-        tokens, seconds = answer.tokens, answer.seconds
-        checks = within(end.checks or (), answer.sizes[1:])
+        return end.checks or ()
+
+    def _run(self, step: ReplayStep, answer: _Answer) -> StepRun:
         return StepRun(
-            step.step_id, step.kind, step.prompt_tokens, tokens, seconds, checks, self._forecasts(step, answer)
+            step.step_id,
+            step.kind,
+            step.prompt_tokens,
+            answer.tokens,
+            answer.seconds,
+            within(answer.checks, answer.sizes[1:]),
+            self._forecasts(step, answer),
         )
 
     def _forecasts(self, step: ReplayStep, answer: _Answer) -> tuple[Forecast, ...]:
@@ -149,6 +161,7 @@ class _Answer:
     ids: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     """Of its chunks."""
+    checks: tuple[tuple[int, int], ...] = ()
     first: float = 0.0
     last: float = 0.0
 

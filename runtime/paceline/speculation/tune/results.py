@@ -42,7 +42,7 @@ class ResultFile:
         self.cells: list[Cell] = []
         try:
             content = path.read_bytes() if path.exists() else b""
-            self._size = content.rfind(b"\n") + 1
+            self._found, self._size = len(content), content.rfind(b"\n") + 1
             if content:
                 self._take(content[: self._size], conditions)
             else:
@@ -56,15 +56,19 @@ class ResultFile:
 
     def add(self, cell: Cell) -> None:
         """Keep a cell. It is on disk when this returns. Raises `OSError`, and `ConfigError` for one of another
-        version of the engine."""
-        versions = {other.engine for other in self.cells} - {cell.engine}
+        version of the engine, and where somebody else has written to the file."""
+        self.check_engine(cell.engine)
+        self._append(cell)
+        self.cells.append(cell)
+
+    def check_engine(self, version: str) -> None:
+        """Raise `ConfigError` unless all cells are of this version."""
+        versions = {other.engine for other in self.cells} - {version}
         if versions:
             raise ConfigError(
                 f"--output {self.path}: was measured with version {versions.pop()} of the engine, this is "
-                f"{cell.engine}; name another file"
+                f"{version}; name another file"
             )
-        self._append(cell)
-        self.cells.append(cell)
 
     def missing(self, setting: Setting, concurrencies: Sequence[int], repeat: int) -> list[int]:
         """Of these numbers of steps at once, those without a cell."""
@@ -84,9 +88,12 @@ class ResultFile:
         content = msgspec.json.encode(line) + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("r+b" if self.path.exists() else "wb") as file:
+            if file.seek(0, os.SEEK_END) != self._found:
+                raise ConfigError(f"--output {self.path}: another `spec tune` writes to it; run one at a time")
             file.seek(self._size)
             file.truncate()
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         self._size += len(content)
+        self._found = self._size
