@@ -221,6 +221,9 @@ class TestRecommendation:
         assert k == 2
         assert "K = 4 was fastest, but not by more than the spread" in reasons
 
+    def test_not_one_that_is_within_the_spread_only_because_it_is_noisy(self) -> None:
+        assert self.of({0: (100, 101), 1: (60, 150), 2: (190, 191)})[0] == 2
+
     def test_none_where_it_is_slower(self) -> None:
         k, reasons = self.of({0: (100, 101), 2: (80, 81), 4: (60, 61)})
         assert k == 0
@@ -314,6 +317,14 @@ class TestResultFile:
         results.add(Cell(OFF, 1, 0, (), 1.0, "0.32.0"))
         with pytest.raises(ConfigError, match=r"version 0\.32\.0 of the engine, this is 0\.33\.0"):
             results.add(Cell(OFF, 1, 1, (), 1.0, "0.33.0"))
+
+    def test_the_cells_of_another_that_writes_at_the_same_time_are_kept(self, tmp_path: Path) -> None:
+        path = tmp_path / "out.jsonl"
+        one, other = ResultFile(path, CONDITIONS), ResultFile(path, CONDITIONS)
+        one.add(cell(0, 10, 1.0))
+        with pytest.raises(ConfigError, match="another `spec tune` writes to it"):
+            other.add(cell(4, 30, 1.0))
+        assert ResultFile(path, CONDITIONS).cells == one.cells
 
     def test_other_files_are_left_alone(self, tmp_path: Path) -> None:
         path = tmp_path / "notes.txt"

@@ -43,14 +43,14 @@ def workflow(kind: OutcomeKind | None) -> Workflow:
     return Workflow("w", "t", "m", outcome=Outcome(kind, OutcomeSource.CLIENT) if kind else None)
 
 
-def test_the_record_is_that_of_all_workflows() -> None:
+def test_the_record_is_that_of_the_workflows_with_an_outcome() -> None:
     edit, talk = step("```\nx\n```", 30, 0.5), step("words", 7, None)
     found = recorded(
         [
             (workflow(OutcomeKind.SUCCEEDED), [edit, talk]),
             (workflow(OutcomeKind.FAILED), [edit]),
-            (workflow(OutcomeKind.UNKNOWN), []),
-            (workflow(None), []),
+            (workflow(OutcomeKind.UNKNOWN), [edit]),
+            (workflow(None), [talk]),
         ]
     )
     assert found == Recorded(4, 2, 1, 1.0, {"code edit": 60, "free text": 7})

@@ -56,4 +56,4 @@ class Source:
             token = page.next_token
             if not token:
                 break
-        return found
+        return list({(one.tenant, one.workflow_id): one for one in found}.values())

@@ -24,7 +24,7 @@ class Recommendation:
 
 
 def recommend(study: Study, predictions: Predictions) -> Recommendation | None:
-    """The fastest measured setting; of those within the spread of it, the smallest K.
+    """The fastest measured setting; of those within the spread of it, the smallest K that is faster than off, too.
 
     No speculation where none is faster than off by more than the spread, which is the larger one of the two
     settings compared. None while off has no speed or no other setting is measured.
@@ -40,7 +40,11 @@ def recommend(study: Study, predictions: Predictions) -> Recommendation | None:
             f"The fastest, {fastest.setting}, is {ratio:.2f} times as fast: not above off by more than the spread."
         )
         return Recommendation(OFF, 1.0, (reason, *_doubts(study, predictions, off)))
-    chosen = next(point for point in drafting if point.speed >= fastest.speed - _spread(point, fastest))
+    chosen = next(
+        point
+        for point in drafting
+        if point.speed >= fastest.speed - _spread(point, fastest) and point.speed > off.speed + _spread(point, off)
+    )
     ratio = chosen.speed / off.speed
     reasons = [f"{chosen.setting} generates {ratio:.2f} times as fast as no speculation."]
     if chosen is not fastest:

@@ -20,7 +20,7 @@ class Recorded:
 
     workflows: int = 0
     known: int = 0
-    """With an outcome other than unknown."""
+    """With an outcome other than unknown. What follows is theirs, as in the ledger's cost per success."""
     succeeded: int = 0
     prefill_seconds: float = 0.0
     """From dispatch to first token, all steps together."""
@@ -30,22 +30,26 @@ class Recorded:
 
 def recorded(found: Sequence[tuple[Workflow, Sequence[Step]]]) -> Recorded:
     """Sum up workflows and their finished steps."""
-    outcomes = [workflow.outcome.kind if workflow.outcome else OutcomeKind.UNKNOWN for workflow, _ in found]
-    steps = [step for _, steps in found for step in steps]
+    known = [
+        (workflow.outcome.kind, steps)
+        for workflow, steps in found
+        if workflow.outcome and workflow.outcome.kind is not OutcomeKind.UNKNOWN
+    ]
+    steps = [step for _, steps in known for step in steps]
     output = Counter[str]()
     for step in steps:
         output[classify(step.output)] += step.usage.output or 0
     return Recorded(
         workflows=len(found),
-        known=sum(kind is not OutcomeKind.UNKNOWN for kind in outcomes),
-        succeeded=outcomes.count(OutcomeKind.SUCCEEDED),
+        known=len(known),
+        succeeded=sum(kind is OutcomeKind.SUCCEEDED for kind, _ in known),
         prefill_seconds=sum(step.timings.first_token or 0.0 for step in steps if step.timings),
         output=output,
     )
 
 
 def usd_per_success(found: Recorded, study: Study, setting: Setting, usd_per_hour: float) -> float | None:
-    """The machine's time for all recorded workflows, failed ones included, over the successful ones.
+    """The machine's time for the workflows with an outcome, failed ones included, over the successful ones.
 
     Prompts take what they took when they were recorded. Output takes its share of the machine at this setting's
     speed for its class of steps, or for all where that class was not replayed. None without a success or a speed.
