@@ -81,6 +81,7 @@ def workflow(message: workflow_pb2.Workflow) -> t.Workflow:
         parent_workflow_id=message.parent_workflow_id,
         forked_step_id=message.forked_step_id,
         head_step_id=message.head_step_id,
+        transcript_policy=_enum_text(message, "transcript_policy"),
         labels=dict(message.labels),
         outcome=_outcome(outcome) if message.HasField("outcome") else None,
         created_at=_time(message, "create_time"),
@@ -166,6 +167,9 @@ def _reuse(message: usage_pb2.Reuse) -> t.Reuse:
         carried_tokens=message.carried_token_count,
         rendered_tokens=message.rendered_token_count,
         break_reason=_enum_text(message, "break_reason"),
+        break_message=_reported(message, "break_message_index", message.break_message_index),
+        dropped_tokens=_reported(message, "dropped_token_count", message.dropped_token_count),
+        kept_reasoning_tokens=_reported(message, "kept_reasoning_token_count", message.kept_reasoning_token_count),
     )
 
 

@@ -35,6 +35,10 @@ _SOURCES = {
     t.OutcomeSource.PERSON: workflow_pb2.OUTCOME_SOURCE_PERSON,
     t.OutcomeSource.RUNTIME: workflow_pb2.OUTCOME_SOURCE_RUNTIME,
 }
+_POLICIES = {
+    t.TranscriptPolicy.APPEND_ONLY: workflow_pb2.TRANSCRIPT_POLICY_APPEND_ONLY,
+    t.TranscriptPolicy.TEMPLATE_FAITHFUL: workflow_pb2.TRANSCRIPT_POLICY_TEMPLATE_FAITHFUL,
+}
 
 Input = str | t.Message | Iterable[t.Message]
 
@@ -59,6 +63,7 @@ def create_request(**options: Unpack[t.WorkflowOptions]) -> workflow_service.Cre
             step_count=options.get("budget_steps"),
         ),
         parent_workflow_id=options.get("parent_workflow_id", ""),
+        transcript_policy=_POLICIES[options.get("transcript_policy", t.TranscriptPolicy.APPEND_ONLY)],
     )
 
 

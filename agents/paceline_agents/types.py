@@ -29,6 +29,15 @@ class OnBusy(StrEnum):
     FORK = "fork"
 
 
+class TranscriptPolicy(StrEnum):
+    """What happens when the chat template would render earlier messages otherwise than they were sent."""
+
+    APPEND_ONLY = "append_only"
+    """They stay as they were sent."""
+    TEMPLATE_FAITHFUL = "template_faithful"
+    """The prompt is rendered in full, as the template has it."""
+
+
 class OutcomeKind(StrEnum):
     """How a workflow ended."""
 
@@ -118,6 +127,8 @@ class WorkflowOptions(SamplingOptions, total=False):
     """Most steps."""
     parent_workflow_id: str
     """The workflow that this one works for."""
+    transcript_policy: TranscriptPolicy
+    """What happens when the chat template would render earlier messages otherwise; append only if not given."""
 
 
 class StepOptions(SamplingOptions, total=False):
@@ -173,6 +184,12 @@ class Reuse:
     rendered_tokens: int = 0
     break_reason: str = ""
     """Why the context was not carried or not cached in full, such as `evicted`; empty if it was."""
+    break_message: int | None = None
+    """Index in the conversation that was sent of the first message that is not the stored one."""
+    dropped_tokens: int | None = None
+    """Tokens of the context so far that the prompt does not have in their place any more."""
+    kept_reasoning_tokens: int | None = None
+    """Carried tokens of earlier reasoning that the chat template would have left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +351,8 @@ class Workflow:
     parent_workflow_id: str = ""
     forked_step_id: str = ""
     head_step_id: str = ""
+    transcript_policy: str = ""
+    """`append_only` or `template_faithful`; a newer server may know more."""
     labels: dict[str, str] = field(default_factory=dict)
     outcome: Outcome | None = None
     created_at: datetime | None = None

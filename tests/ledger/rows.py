@@ -22,6 +22,7 @@ from paceline.workflow.model import (
     Timings,
     Tool,
     ToolCall,
+    TranscriptPolicy,
     Usage,
     UsageSource,
     Workflow,
@@ -57,6 +58,7 @@ def workflow(
         sampling=Sampling(temperature=0.2, stop=("END",)),
         labels=labels or {},
         budget=budget or Budget(),
+        transcript_policy=TranscriptPolicy.TEMPLATE_FAITHFUL,
         parent_workflow_id=parent,
         created_at=created_at,
         updated_at=created_at,
@@ -128,7 +130,7 @@ def finished(of: NewAttempt, *, usage: Usage = USAGE, cost: Cost = COST) -> Atte
         malformed_tool_calls=1,
         segments=Segments(0, ids(1, 2, 3), ids(4, 5), "tokenizer", "template"),
         finish_reason=FinishReason.TOOL_CALLS,
-        reuse=Reuse(1000, 900, 100, ReuseBreak.EVICTED),
+        reuse=Reuse(1000, 900, 100, ReuseBreak.EVICTED, 3, 40, 50),
         step_class="tool call",
     )
 

@@ -66,6 +66,7 @@ def test_an_upgrade_with_rows_keeps_them(empty_url: str) -> None:
         for name, row in written.items():
             found = _only_row(empty_url, name)
             assert {column: found[column] for column in row} == row
+    assert _only_row(empty_url, "workflows")["transcript_policy"] == "append_only"
     attempt = _only_row(empty_url, "attempts")
     assert {name: attempt[name] for name in _NEW_IN_2} == dict.fromkeys(_NEW_IN_2)
 
@@ -136,7 +137,7 @@ async def test_a_newer_schema_is_refused(url: str) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     engine.dispose()
-    with pytest.raises(SchemaOutdated, match="at schema 9999, this version needs 0002"):
+    with pytest.raises(SchemaOutdated, match="at schema 9999, this version needs 0003"):
         await SqlLedger.open(url, write_timeout=5)
 
 

@@ -49,13 +49,17 @@ OUTCOME = st.builds(Outcome, check_exit_code=st.none() | INT32)
 TIMINGS = st.builds(
     Timings, queue=SECONDS, first_token=st.none() | SECONDS, decode=st.none() | SECONDS, total=SECONDS
 )
+REUSE = st.builds(Reuse, break_message=st.none() | INT32)
 STEP = st.builds(
     Step,
+    reuse=st.none() | REUSE,
     timings=st.none() | TIMINGS,
     attempt_count=st.integers(0, 2**31 - 1),
     malformed_tool_calls=st.integers(0, 2**31 - 1),
 )
-FINISHED = st.builds(events.Finished, timings=TIMINGS, malformed_tool_calls=st.integers(0, 2**31 - 1))
+FINISHED = st.builds(
+    events.Finished, reuse=REUSE, timings=TIMINGS, malformed_tool_calls=st.integers(0, 2**31 - 1)
+)
 
 
 def over_the_wire(message: ProtoMessage) -> Any:
@@ -96,6 +100,9 @@ def read_reuse(proto: usage_pb2.Reuse) -> Reuse:
         proto.carried_token_count,
         proto.rendered_token_count,
         usage.REUSE_BREAKS.to_domain(proto.break_reason, "") if proto.break_reason else None,
+        given_value(proto, "break_message_index"),
+        given_value(proto, "dropped_token_count"),
+        given_value(proto, "kept_reasoning_token_count"),
     )
 
 
@@ -159,6 +166,7 @@ def test_workflows(workflow: Workflow) -> None:
         sampling=messages.sampling_from_proto(proto.sampling),
         labels=dict(proto.labels),
         budget=workflows.budget_from_proto(proto.budget),
+        transcript_policy=workflows.POLICIES.to_domain(proto.transcript_policy, ""),
         parent_workflow_id=proto.parent_workflow_id or None,
         forked_step_id=proto.forked_step_id or None,
         head_step_id=proto.head_step_id or None,

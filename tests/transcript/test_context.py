@@ -35,6 +35,21 @@ def test_extending_appends(parts: list[list[int]]) -> None:
     assert context == Context.empty().extend(ids)
 
 
+@given(IDS, IDS, IDS)
+def test_the_common_beginning_is_one_of_whole_ids(same: list[int], one: list[int], other: list[int]) -> None:
+    first, second = Context.empty().extend(same + one), Context.empty().extend(same + other)
+    length = next(
+        (at for at, pair in enumerate(zip(same + one, same + other, strict=False)) if pair[0] != pair[1]),
+        min(len(same + one), len(same + other)),
+    )
+    assert first.common(second) == second.common(first) == Context.empty().extend((same + one)[:length])
+
+
+def test_ids_that_begin_alike_are_not_the_same() -> None:
+    first, second = Context.empty().extend([1, 12]), Context.empty().extend([1, 123, 4])
+    assert first.common(second) == Context(b"1", 1)
+
+
 @given(IDS)
 def test_packing_is_little_endian_and_lossless(ids: list[int]) -> None:
     assert pack(ids) == b"".join(token_id.to_bytes(4, "little") for token_id in ids)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.transcript.conversations import assistant, call, result, user
 
 from paceline.errors import InvalidMessage
-from paceline.transcript.matching import match, same
+from paceline.transcript.fingerprint import Trail, agrees, keys_of, trail_of
+from paceline.transcript.matching import match
 from paceline.workflow.model import Message, ReuseBreak, Role, Step, StepState, ToolCall
 
 
@@ -18,7 +25,8 @@ def step(step_id: str, output: Message, *inputs: Message) -> Step:
 CALL = ToolCall("call_a", "read_file", '{"path": "a.py", "lines": [1, 2.0]}')
 FIRST, SECOND, THIRD = user("Fix it."), result("x = 1\n", "call_a"), user("And the tests?")
 ONE, TWO, THREE = assistant("Reading.\n", CALL, reasoning="First read."), assistant("Fixed."), assistant("Pass.")
-CHAIN = [step("one", ONE, FIRST), step("two", TWO, SECOND), step("three", THREE, THIRD)]
+STEPS = [step("one", ONE, FIRST), step("two", TWO, SECOND), step("three", THREE, THIRD)]
+CHAIN = trail_of(STEPS)[0]
 HISTORY = [FIRST, ONE, SECOND, TWO, THIRD, THREE]
 NEW = user("Good.")
 
@@ -59,7 +67,7 @@ def test_an_edited_answer_breaks_at_its_step(edited: Message) -> None:
     found = match([FIRST, edited, *HISTORY[2:], NEW], CHAIN, "")
     assert found.parent_step_id is None
     assert found.new_messages == (FIRST, edited, *HISTORY[2:], NEW)
-    assert found.break_reason is ReuseBreak.EDITED_HISTORY
+    assert (found.break_reason, found.break_message) == (ReuseBreak.EDITED_HISTORY, 1)
 
 
 @pytest.mark.parametrize("edited", [result("  x = 1\n", "call_a"), result("x = 1", "call_a"), user("x = 1\n")])
@@ -67,13 +75,13 @@ def test_every_character_of_an_input_counts(edited: Message) -> None:
     conversation = [FIRST, ONE, edited, TWO, THIRD, THREE, NEW]
     found = match(conversation, CHAIN, "")
     assert (found.parent_step_id, found.break_reason) == ("one", ReuseBreak.EDITED_HISTORY)
-    assert found.new_messages == tuple(conversation[2:])
+    assert (found.new_messages, found.break_message) == (tuple(conversation[2:]), 2)
 
 
 def test_a_shorter_conversation_continues_where_it_ends() -> None:
     found = match([FIRST, ONE, SECOND], CHAIN, "")
     assert (found.parent_step_id, found.new_messages) == ("one", (SECOND,))
-    assert found.break_reason is ReuseBreak.EDITED_HISTORY
+    assert (found.break_reason, found.break_message) == (ReuseBreak.EDITED_HISTORY, 3)
     again = match([FIRST], CHAIN, "")
     assert (again.parent_step_id, again.new_messages) == (None, (FIRST,))
 
@@ -87,7 +95,7 @@ def test_a_conversation_that_ends_with_a_stored_answer_asks_for_nothing(conversa
 
 def test_a_first_conversation_is_all_new() -> None:
     system = Message(Role.SYSTEM, "Be brief.")
-    found = match([system, FIRST], [], "")
+    found = match([system, FIRST], (), "")
     assert (found.parent_step_id, found.new_messages, found.system) == (None, (FIRST,), "Be brief.")
     assert found.break_reason is None
 
@@ -97,9 +105,9 @@ def test_the_system_prompt_is_compared() -> None:
     assert match([system, *HISTORY, NEW], CHAIN, "Be brief.").parent_step_id == "three"
     assert match([*HISTORY, NEW], CHAIN, "Be brief.").system == "Be brief."
     changed = match([system, *HISTORY, NEW], CHAIN, "Be long.")
-    assert (changed.parent_step_id, changed.system) == (None, "Be brief.")
-    assert changed.new_messages == (*HISTORY, NEW)
-    assert changed.break_reason is ReuseBreak.SYSTEM_CHANGED
+    assert (changed.parent_step_id, changed.system) == ("three", "Be brief.")
+    assert changed.new_messages == (NEW,)
+    assert (changed.break_reason, changed.break_message) == (ReuseBreak.SYSTEM_CHANGED, 0)
 
 
 def test_arguments_that_are_no_json_are_compared_as_text() -> None:
@@ -109,3 +117,160 @@ def test_arguments_that_are_no_json_are_compared_as_text() -> None:
     assert not same(assistant("", broken), assistant("", other))
     assert same(assistant("", ToolCall("1", "x", "")), assistant("", ToolCall("2", "x", "{}")))
     assert not same(assistant("", call("a")), assistant("", call("b")))
+
+
+def same(sent: Message, stored: Message) -> bool:
+    """Whether one message means the other."""
+    return agrees(keys_of([sent]).keys[0], keys_of([stored]).keys[0])
+
+
+SUMMARY = user("So far: a.py was read and fixed.")
+
+
+@pytest.mark.parametrize(
+    ("conversation", "parent", "at"),
+    [
+        ([SUMMARY], None, 0),
+        ([SUMMARY, NEW], None, 0),
+        ([SUMMARY, THREE, NEW], None, 0),  # the end was kept
+        ([FIRST, assistant("I did much."), THIRD, THREE, NEW], None, 1),
+        ([FIRST, SUMMARY, NEW], None, 1),
+        ([*HISTORY[:2], SUMMARY], "one", 2),
+    ],
+)
+def test_fewer_messages_with_a_summary_are_a_compaction(
+    conversation: list[Message], parent: str | None, at: int
+) -> None:
+    found = match(conversation, CHAIN, "")
+    assert (found.break_reason, found.break_message) == (ReuseBreak.COMPACTED, at)
+    assert (found.parent_step_id, found.new_messages) == (parent, tuple(conversation[2 if parent else 0 :]))
+
+
+@pytest.mark.parametrize(
+    ("conversation", "chain"),
+    [
+        ([user("Fix it!")], CHAIN[:1]),  # one answer is gone: asked differently
+        ([FIRST, ONE, result("x = 2", "call_a")], CHAIN),  # went back to a message of the same role
+        ([FIRST, ONE, SECOND], CHAIN),  # only went back
+        ([SUMMARY, *HISTORY[1:], NEW], CHAIN),  # as long as what is stored
+    ],
+)
+def test_other_breaks_are_edits(conversation: list[Message], chain: Trail) -> None:
+    assert match(conversation, chain, "").break_reason is ReuseBreak.EDITED_HISTORY
+
+
+A, B = call("a", "call_a"), call("b", "call_b")
+PARALLEL = [
+    step("one", assistant("", A, B), FIRST),
+    step("two", TWO, result("1", "call_a"), result("2", "call_b")),
+]
+
+
+@pytest.mark.parametrize(
+    ("results", "fits"),
+    [
+        ([result("1", "call_a"), result("2", "call_b")], True),
+        ([result("2", "call_b"), result("1", "call_a")], True),
+        ([result("1", "call_b"), result("2", "call_a")], False),
+        ([result("2", "call_a"), result("1", "call_b")], False),
+        ([result("1", "call_a")], False),
+    ],
+)
+def test_results_of_parallel_calls_match_by_the_call(results: list[Message], fits: bool) -> None:
+    found = match([FIRST, assistant("", A, B), *results, TWO, NEW], trail_of(PARALLEL)[0], "")
+    assert found.parent_step_id == ("two" if fits else "one")
+
+
+def test_calls_without_ids_are_answered_in_their_order() -> None:
+    nameless = assistant("", replace(A, tool_call_id=""), replace(B, tool_call_id=""))
+    chain = trail_of(PARALLEL)[0]
+    assert match([FIRST, nameless, result("1", ""), result("2", ""), TWO, NEW], chain, "").break_reason is None
+    swapped = match([FIRST, nameless, result("2", ""), result("1", ""), TWO, NEW], chain, "")
+    assert (swapped.parent_step_id, swapped.break_message) == ("one", 2)
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+SAID = TEXT.map(str.strip)
+VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**6), 10**6) | TEXT,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
+    max_leaves=4,
+)
+ARGUMENTS = st.lists(st.dictionaries(TEXT, VALUE, max_size=3), max_size=3)
+
+
+@st.composite
+def stored_steps(draw: st.DrawFn) -> list[Step]:
+    """A conversation of one to five steps, with parallel calls and their results."""
+    steps: list[Step] = []
+    calls: list[ToolCall] = []
+    for number in range(draw(st.integers(1, 5))):
+        said = [result(draw(TEXT), one.tool_call_id) for one in draw(st.permutations(calls))]
+        if not said or draw(st.booleans()):
+            said.append(user(draw(TEXT) + "?"))
+        made = [json.dumps(arguments) for arguments in draw(ARGUMENTS)]
+        calls = [ToolCall(f"call_{number}_{at}", "tool", text) for at, text in enumerate(made)]
+        answer = assistant(draw(SAID), *calls, reasoning=draw(SAID))
+        steps.append(step(f"step {number}", answer, *said))
+    return steps
+
+
+def resent(draw: Any, steps: list[Step]) -> list[Message]:
+    """The conversation of steps as a careless client sends it again."""
+    messages: list[Message] = []
+    ids: dict[str, str] = {}
+    for one in steps:
+        results = [message for message in one.input if message.role is Role.TOOL]
+        results = draw(st.permutations(results)) if draw(st.booleans()) else results
+        messages += [replace(message, tool_call_id=ids[message.tool_call_id]) for message in results]
+        messages += [message for message in one.input if message.role is Role.USER]
+        assert one.output
+        calls = one.output.tool_calls
+        prefix = draw(st.sampled_from(["call_", "toolu_", "x"]))
+        ids = {each.tool_call_id: f"{prefix}{at}" for at, each in enumerate(calls)}
+        space = draw(st.sampled_from(["", " ", "\n\n"]))
+        messages.append(
+            replace(
+                one.output,
+                content=space + one.output.content + space,
+                reasoning=one.output.reasoning if draw(st.booleans()) else "",
+                tool_calls=tuple(
+                    ToolCall(ids[each.tool_call_id], each.tool_name, redumped(draw, each.arguments_json))
+                    for each in calls
+                ),
+            )
+        )
+    return messages
+
+
+def redumped(draw: Any, text: str) -> str:
+    """The same JSON in another layout."""
+    value = json.loads(text)
+    keys = draw(st.permutations(list(value)))
+    indent = draw(st.sampled_from([None, 1, 4]))
+    return json.dumps({key: value[key] for key in keys}, indent=indent, ensure_ascii=draw(st.booleans()))
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), steps=stored_steps())
+def test_a_conversation_that_is_sent_again_does_not_break(data: st.DataObject, steps: list[Step]) -> None:
+    conversation = [*resent(data.draw, steps), NEW]
+    found = match(conversation, trail_of(steps)[0], "")
+    assert (found.break_reason, found.break_message) == (None, None)
+    assert (found.parent_step_id, found.new_messages) == (steps[-1].step_id, (NEW,))
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), steps=stored_steps())
+def test_an_edit_breaks_at_the_edited_message(data: st.DataObject, steps: list[Step]) -> None:
+    conversation = [*resent(data.draw, steps), NEW]
+    at = data.draw(st.integers(0, len(conversation) - 2))
+    edited = conversation[at]
+    added = "." if edited.role is Role.ASSISTANT else " "
+    conversation[at] = replace(edited, content=edited.content + added)
+    found = match(conversation, trail_of(steps)[0], "")
+    lengths = [len(one.input) + 1 for one in steps]
+    whole = [number for number in range(len(steps)) if sum(lengths[: number + 1]) <= at]
+    assert (found.break_reason, found.break_message) == (ReuseBreak.EDITED_HISTORY, at)
+    assert found.parent_step_id == (steps[whole[-1]].step_id if whole else None)
+    assert found.new_messages == tuple(conversation[sum(lengths[: len(whole)]) :])

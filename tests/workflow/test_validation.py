@@ -36,6 +36,7 @@ SYSTEM = Message(Role.SYSTEM, "Be brief")
 CALL_A, CALL_B = ToolCall("a", "read", "{}"), ToolCall("b", "read", "{}")
 CALLS = Message(Role.ASSISTANT, tool_calls=(CALL_A, CALL_B))
 ONE_CALL = Message(Role.ASSISTANT, tool_calls=(CALL_A,))
+NAMELESS = Message(Role.ASSISTANT, tool_calls=(ToolCall("", "read", "{}"), ToolCall("", "read", "{}")))
 RUN = RunStep("t", "workflow-1", "", Append((USER,)))
 CREATE = CreateWorkflow("t")
 
@@ -77,6 +78,8 @@ def test_a_workflow_must_be_named() -> None:
         (USER, CALLS, result("b"), result("a")),
         (USER, CALLS, result("b"), USER),  # the other call stays open
         (USER, ONE_CALL, result("a"), ONE_CALL, result("a")),  # clients number the calls of each turn anew
+        (USER, NAMELESS, result(), result()),  # answered in their order
+        (USER, NAMELESS, result()),
     ],
 )
 def test_good_conversations(messages: tuple[Message, ...]) -> None:
@@ -104,9 +107,11 @@ def test_good_appends(messages: tuple[Message, ...]) -> None:
         ((replace(USER, tool_call_id="a"),), "[0].tool_call_id"),
         ((replace(USER, tool_name="a"),), "[0].tool_name"),
         (
-            (USER, replace(ONE_CALL, tool_calls=(ToolCall("", "read", "{}"),)), USER),
-            "[1].tool_calls[0].tool_call_id",
+            (USER, replace(ONE_CALL, tool_calls=(CALL_A, ToolCall("", "read", "{}"))), USER),
+            "[1].tool_calls[1].tool_call_id",
         ),
+        ((USER, NAMELESS, result(), result(), result()), "[4].tool_call_id"),
+        ((USER, NAMELESS, result("a")), "[2].tool_call_id"),
         ((USER, replace(ONE_CALL, tool_calls=(CALL_A, CALL_A)), USER), "[1].tool_calls[1].tool_call_id"),
         ((USER, replace(ONE_CALL, tool_calls=(ToolCall("a", "", "{}"),)), USER), "[1].tool_calls[0].tool_name"),
         ((USER, result("a")), "[1].tool_call_id"),

@@ -28,6 +28,7 @@ from paceline.workflow.model import (
     StepState,
     Timings,
     Tool,
+    TranscriptPolicy,
     Usage,
     UsageSource,
     Workflow,
@@ -107,6 +108,7 @@ def workflow_values(workflow: Workflow, request_hash: str) -> Values:
         "spent_steps": 0,
         "reserved_list_nanos": 0,
         "reserved_tokens": 0,
+        "transcript_policy": workflow.transcript_policy.value,
         "parent_workflow_id": workflow.parent_workflow_id,
         "forked_step_id": workflow.forked_step_id,
         "head_step_id": workflow.head_step_id,
@@ -127,6 +129,7 @@ def workflow_from_row(row: Any) -> Workflow:
         sampling=_sampling.decode(row.sampling),
         labels=_labels.decode(row.labels),
         budget=Budget(row.budget_list_nanos, row.budget_tokens, row.budget_steps),
+        transcript_policy=TranscriptPolicy(row.transcript_policy),
         parent_workflow_id=row.parent_workflow_id,
         forked_step_id=row.forked_step_id,
         head_step_id=row.head_step_id,
@@ -274,6 +277,9 @@ def step_end_values(end: AttemptEnd) -> Values:
         "reuse_carried_tokens": reuse and reuse.carried_tokens,
         "reuse_rendered_tokens": reuse and reuse.rendered_tokens,
         "reuse_break": reuse and reuse.break_reason and reuse.break_reason.value,
+        "reuse_break_message": reuse and reuse.break_message,
+        "reuse_dropped_tokens": reuse and reuse.dropped_tokens,
+        "reuse_kept_reasoning_tokens": reuse and reuse.kept_reasoning_tokens,
         "error_reason": end.error_reason,
         "error_message": end.error_message,
         "ended_at": to_microseconds(end.ended_at),
@@ -343,7 +349,15 @@ def _reuse(row: Row[Any]) -> Reuse | None:
     if row.reuse_prompt_tokens is None:
         return None
     reason = ReuseBreak(row.reuse_break) if row.reuse_break else None
-    return Reuse(row.reuse_prompt_tokens, row.reuse_carried_tokens, row.reuse_rendered_tokens, reason)
+    return Reuse(
+        row.reuse_prompt_tokens,
+        row.reuse_carried_tokens,
+        row.reuse_rendered_tokens,
+        reason,
+        row.reuse_break_message,
+        row.reuse_dropped_tokens,
+        row.reuse_kept_reasoning_tokens,
+    )
 
 
 def _speculation(row: Row[Any]) -> Speculation:

@@ -152,7 +152,8 @@ END_STEP = HotStatement(
             steps,
             *("state", "output", "malformed_tool_calls", "finish_reason", "carried_tokens", "rendered_ids"),
             *("generated_ids", "tokenizer_hash", "template_hash", "reuse_prompt_tokens", "reuse_carried_tokens"),
-            *("reuse_rendered_tokens", "reuse_break", "error_reason", "error_message", "ended_at"),
+            *("reuse_rendered_tokens", "reuse_break", "reuse_break_message", "reuse_dropped_tokens"),
+            *("reuse_kept_reasoning_tokens", "error_reason", "error_message", "ended_at"),
         )
     )
 )

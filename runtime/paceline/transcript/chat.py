@@ -23,7 +23,7 @@ from paceline.transcript.files import (
 )
 from paceline.transcript.harmony import load_harmony
 from paceline.transcript.parsing import OutputParser
-from paceline.transcript.probes import Ends, Finding, Verdict, examine
+from paceline.transcript.probes import REASONING, Ends, Finding, Verdict, examine
 from paceline.transcript.rendering import Renderer, TemplateRenderer
 from paceline.transcript.template import ChatTemplate
 from paceline.transcript.tokenizer import Tokenizer, load_tokenizer
@@ -68,6 +68,28 @@ class ChatModel:
     def unsafe(self) -> list[Verdict]:
         """The verdicts that forbid appending."""
         return [verdict for verdict in self.verdicts if verdict.finding is Finding.UNSAFE]
+
+    @property
+    def drops_reasoning(self) -> bool:
+        """Whether the template leaves out earlier reasoning at a user's message."""
+        return any(verdict.probe == REASONING and verdict.finding is Finding.REWRITES for verdict in self.verdicts)
+
+    @property
+    def rewriting(self) -> bool:
+        """Whether the template renders some earlier messages otherwise once new ones follow."""
+        return any(verdict.finding is Finding.REWRITES for verdict in self.verdicts)
+
+    def rewrites(
+        self, before: Sequence[Message], answer: Message, messages: Sequence[Message], tools: Sequence[Tool]
+    ) -> bool:
+        """Whether the template renders a prompt and its answer otherwise once new messages follow. Work for the
+        whole conversation. Raises `InvalidMessage` or `InvalidTool`."""
+        sent = self._renderer.prompt_text(before, tools)
+        # Without reasoning there is nothing to leave out, but some templates show it as empty in the last answer.
+        said = self._renderer.answer_text([*before, answer], tools) if answer.reasoning else ""
+        for end_id in dict.fromkeys([*self.closing_ids, *self.stop_token_ids]):
+            said = said.rstrip().removesuffix(self.tokenizer.decode([end_id]))
+        return not self._renderer.prompt_text([*before, answer, *messages], tools).startswith(sent + said)
 
     @property
     def tokenizer_hash(self) -> str:

@@ -38,6 +38,21 @@ class Context:
         added = b",".join(_decimal(ids[start : start + _SLICE]) for start in range(0, len(ids), _SLICE))
         return Context(b",".join((self.body, added)) if self.body else added, self.tokens + len(ids))
 
+    def common(self, other: Context) -> Context:
+        """Return the longest common beginning of both."""
+        at, end = 0, min(len(self.body), len(other.body))
+        while at < end:
+            middle = (at + end + 1) // 2
+            same = self.body[at:middle] == other.body[at:middle]
+            at, end = (middle, end) if same else (at, middle - 1)
+        cut = at if self._ends(at) and other._ends(at) else max(0, self.body.rfind(b",", 0, at))
+        body = self.body[:cut]
+        return Context(body, body.count(b",") + 1 if body else 0)
+
+    def _ends(self, at: int) -> bool:
+        """Whether an id ends there."""
+        return at == len(self.body) or self.body[at : at + 1] == b","
+
     def prompt_json(self) -> bytes:
         """Return the JSON array of the ids."""
         return b"[" + self.body + b"]"

@@ -71,13 +71,13 @@ class Message(_message.Message):
     """Reasoning of an assistant message, where the model family has it."""
     tool_call_id: _builtins.str
     """For ROLE_TOOL: the id of the call that this message answers, one of the latest assistant message. May be
-    empty when that has only one call.
+    empty when that has only one call, or calls without ids, which are answered in their order.
     """
     tool_name: _builtins.str
     """For ROLE_TOOL: the name of the tool, for templates that print it."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
-        """Tool calls of an assistant message, in order; their ids differ."""
+        """Tool calls of an assistant message, in order; their ids differ, or all are empty."""
 
     def __init__(
         self,

@@ -59,7 +59,7 @@ class _ReuseBreakEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReuseBreak
     REUSE_BREAK_UNSPECIFIED: _ReuseBreak.ValueType  # 0
     """Nothing broke: the prompt continues the parent step token for token, or there was no parent."""
     REUSE_BREAK_EDITED_HISTORY: _ReuseBreak.ValueType  # 1
-    """The client changed, removed or inserted an earlier message."""
+    """The client changed, removed or inserted an earlier message, or went back to one."""
     REUSE_BREAK_TOOLS_CHANGED: _ReuseBreak.ValueType  # 2
     """The tools changed."""
     REUSE_BREAK_SYSTEM_CHANGED: _ReuseBreak.ValueType  # 3
@@ -73,7 +73,15 @@ class _ReuseBreakEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReuseBreak
     REUSE_BREAK_MOVED: _ReuseBreak.ValueType  # 7
     """The step ran on another replica than its parent."""
     REUSE_BREAK_TEMPLATE_RERENDER: _ReuseBreak.ValueType  # 8
-    """The chat template cannot be continued by appending, so every step is rendered in full."""
+    """The chat template cannot be continued by appending, so every step is rendered in full; or it renders earlier
+    messages otherwise now, and the workflow's policy is to follow it.
+    """
+    REUSE_BREAK_COMPACTED: _ReuseBreak.ValueType  # 9
+    """The client sent a shorter conversation with a summary, or without messages in the middle."""
+    REUSE_BREAK_UNCLOSED_TURN: _ReuseBreak.ValueType  # 10
+    """The parent's answer was cut before its end (by a limit or a stop text): its end was rendered, not generated. All
+    of it was carried.
+    """
 
 class ReuseBreak(_ReuseBreak, metaclass=_ReuseBreakEnumTypeWrapper):
     """Why tokens of the context were not continued token for token. May grow."""
@@ -81,7 +89,7 @@ class ReuseBreak(_ReuseBreak, metaclass=_ReuseBreakEnumTypeWrapper):
 REUSE_BREAK_UNSPECIFIED: ReuseBreak.ValueType  # 0
 """Nothing broke: the prompt continues the parent step token for token, or there was no parent."""
 REUSE_BREAK_EDITED_HISTORY: ReuseBreak.ValueType  # 1
-"""The client changed, removed or inserted an earlier message."""
+"""The client changed, removed or inserted an earlier message, or went back to one."""
 REUSE_BREAK_TOOLS_CHANGED: ReuseBreak.ValueType  # 2
 """The tools changed."""
 REUSE_BREAK_SYSTEM_CHANGED: ReuseBreak.ValueType  # 3
@@ -95,7 +103,15 @@ REUSE_BREAK_EVICTED: ReuseBreak.ValueType  # 6
 REUSE_BREAK_MOVED: ReuseBreak.ValueType  # 7
 """The step ran on another replica than its parent."""
 REUSE_BREAK_TEMPLATE_RERENDER: ReuseBreak.ValueType  # 8
-"""The chat template cannot be continued by appending, so every step is rendered in full."""
+"""The chat template cannot be continued by appending, so every step is rendered in full; or it renders earlier
+messages otherwise now, and the workflow's policy is to follow it.
+"""
+REUSE_BREAK_COMPACTED: ReuseBreak.ValueType  # 9
+"""The client sent a shorter conversation with a summary, or without messages in the middle."""
+REUSE_BREAK_UNCLOSED_TURN: ReuseBreak.ValueType  # 10
+"""The parent's answer was cut before its end (by a limit or a stop text): its end was rendered, not generated. All
+of it was carried.
+"""
 Global___ReuseBreak: _TypeAlias = ReuseBreak  # noqa: Y015
 
 @_typing.final
@@ -228,6 +244,9 @@ class Reuse(_message.Message):
     CARRIED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     RENDERED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     BREAK_REASON_FIELD_NUMBER: _builtins.int
+    BREAK_MESSAGE_INDEX_FIELD_NUMBER: _builtins.int
+    DROPPED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    KEPT_REASONING_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     prompt_token_count: _builtins.int
     """Length of the whole prompt in tokens."""
     carried_token_count: _builtins.int
@@ -236,6 +255,18 @@ class Reuse(_message.Message):
     """Prompt tokens rendered and tokenized for this step."""
     break_reason: Global___ReuseBreak.ValueType
     """Why the context was not carried or not cached in full."""
+    break_message_index: _builtins.int
+    """Where a whole conversation that was sent broke: the index in conversation.messages of the first message that is
+    not the stored one; the number of messages when the conversation only ends earlier.
+    """
+    dropped_token_count: _builtins.int
+    """Tokens of the context so far (of the step that was to be continued) that the prompt does not have in their place
+    any more: rendered again, or dropped. Not set for steps from before this was kept.
+    """
+    kept_reasoning_token_count: _builtins.int
+    """Carried tokens of earlier reasoning that the chat template would have left out. Not set for steps from before
+    this was kept.
+    """
     def __init__(
         self,
         *,
@@ -243,12 +274,26 @@ class Reuse(_message.Message):
         carried_token_count: _builtins.int = ...,
         rendered_token_count: _builtins.int = ...,
         break_reason: Global___ReuseBreak.ValueType = ...,
+        break_message_index: _builtins.int | None = ...,
+        dropped_token_count: _builtins.int | None = ...,
+        kept_reasoning_token_count: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_break_message_index", b"_break_message_index", "_dropped_token_count", b"_dropped_token_count", "_kept_reasoning_token_count", b"_kept_reasoning_token_count", "break_message_index", b"break_message_index", "dropped_token_count", b"dropped_token_count", "kept_reasoning_token_count", b"kept_reasoning_token_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["break_reason", b"break_reason", "carried_token_count", b"carried_token_count", "prompt_token_count", b"prompt_token_count", "rendered_token_count", b"rendered_token_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_message_index", b"_break_message_index", "_dropped_token_count", b"_dropped_token_count", "_kept_reasoning_token_count", b"_kept_reasoning_token_count", "break_message_index", b"break_message_index", "break_reason", b"break_reason", "carried_token_count", b"carried_token_count", "dropped_token_count", b"dropped_token_count", "kept_reasoning_token_count", b"kept_reasoning_token_count", "prompt_token_count", b"prompt_token_count", "rendered_token_count", b"rendered_token_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__break_message_index: _TypeAlias = _typing.Literal["break_message_index"]  # noqa: Y015
+    _WhichOneofArgType__break_message_index: _TypeAlias = _typing.Literal["_break_message_index", b"_break_message_index"]  # noqa: Y015
+    _WhichOneofReturnType__dropped_token_count: _TypeAlias = _typing.Literal["dropped_token_count"]  # noqa: Y015
+    _WhichOneofArgType__dropped_token_count: _TypeAlias = _typing.Literal["_dropped_token_count", b"_dropped_token_count"]  # noqa: Y015
+    _WhichOneofReturnType__kept_reasoning_token_count: _TypeAlias = _typing.Literal["kept_reasoning_token_count"]  # noqa: Y015
+    _WhichOneofArgType__kept_reasoning_token_count: _TypeAlias = _typing.Literal["_kept_reasoning_token_count", b"_kept_reasoning_token_count"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__break_message_index) -> _WhichOneofReturnType__break_message_index | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dropped_token_count) -> _WhichOneofReturnType__dropped_token_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kept_reasoning_token_count) -> _WhichOneofReturnType__kept_reasoning_token_count | None: ...
 
 Global___Reuse: _TypeAlias = Reuse  # noqa: Y015
 

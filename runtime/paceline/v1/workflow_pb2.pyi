@@ -89,6 +89,32 @@ OUTCOME_SOURCE_RUNTIME: OutcomeSource.ValueType  # 5
 """The runtime, which closed an idle workflow as unknown. Refused from a client."""
 Global___OutcomeSource: _TypeAlias = OutcomeSource  # noqa: Y015
 
+class _TranscriptPolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TranscriptPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TranscriptPolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TRANSCRIPT_POLICY_UNSPECIFIED: _TranscriptPolicy.ValueType  # 0
+    """The same as TRANSCRIPT_POLICY_APPEND_ONLY."""
+    TRANSCRIPT_POLICY_APPEND_ONLY: _TranscriptPolicy.ValueType  # 1
+    """They stay as they were sent: nothing of the context is ever computed again."""
+    TRANSCRIPT_POLICY_TEMPLATE_FAITHFUL: _TranscriptPolicy.ValueType  # 2
+    """The prompt is rendered in full, as the model was trained on. Costs the prefill from the first change on."""
+
+class TranscriptPolicy(_TranscriptPolicy, metaclass=_TranscriptPolicyEnumTypeWrapper):
+    """What happens when the chat template would render earlier messages otherwise than they were sent, as those of
+    reasoning models do that drop earlier reasoning.
+    """
+
+TRANSCRIPT_POLICY_UNSPECIFIED: TranscriptPolicy.ValueType  # 0
+"""The same as TRANSCRIPT_POLICY_APPEND_ONLY."""
+TRANSCRIPT_POLICY_APPEND_ONLY: TranscriptPolicy.ValueType  # 1
+"""They stay as they were sent: nothing of the context is ever computed again."""
+TRANSCRIPT_POLICY_TEMPLATE_FAITHFUL: TranscriptPolicy.ValueType  # 2
+"""The prompt is rendered in full, as the model was trained on. Costs the prefill from the first change on."""
+Global___TranscriptPolicy: _TypeAlias = TranscriptPolicy  # noqa: Y015
+
 @_typing.final
 class Outcome(_message.Message):
     """The outcome of a workflow and where it comes from."""
@@ -211,6 +237,7 @@ class Workflow(_message.Message):
     OUTCOME_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    TRANSCRIPT_POLICY_FIELD_NUMBER: _builtins.int
     workflow_id: _builtins.str
     """Opaque id, [A-Za-z0-9_-]{8,64}."""
     parent_workflow_id: _builtins.str
@@ -223,6 +250,8 @@ class Workflow(_message.Message):
     """The system prompt; empty for the model's own default."""
     head_step_id: _builtins.str
     """The last finished step: the next step continues it. Empty before the first."""
+    transcript_policy: Global___TranscriptPolicy.ValueType
+    """What happens when the chat template would render earlier messages otherwise; forks keep it."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Tool]:
         """Tools that the model may call."""
@@ -269,10 +298,11 @@ class Workflow(_message.Message):
         outcome: Global___Outcome | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
+        transcript_policy: Global___TranscriptPolicy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "create_time", b"create_time", "outcome", b"outcome", "sampling", b"sampling", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "create_time", b"create_time", "forked_step_id", b"forked_step_id", "head_step_id", b"head_step_id", "labels", b"labels", "model", b"model", "outcome", b"outcome", "parent_workflow_id", b"parent_workflow_id", "sampling", b"sampling", "system", b"system", "tools", b"tools", "update_time", b"update_time", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "create_time", b"create_time", "forked_step_id", b"forked_step_id", "head_step_id", b"head_step_id", "labels", b"labels", "model", b"model", "outcome", b"outcome", "parent_workflow_id", b"parent_workflow_id", "sampling", b"sampling", "system", b"system", "tools", b"tools", "transcript_policy", b"transcript_policy", "update_time", b"update_time", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -54,6 +54,7 @@ class CreateWorkflowRequest(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
     PARENT_WORKFLOW_ID_FIELD_NUMBER: _builtins.int
+    TRANSCRIPT_POLICY_FIELD_NUMBER: _builtins.int
     workflow_id: _builtins.str
     """Id chosen by the client, [A-Za-z0-9_-]{8,64}; empty: the server chooses one."""
     model: _builtins.str
@@ -62,6 +63,8 @@ class CreateWorkflowRequest(_message.Message):
     """System prompt; empty: the model's own default."""
     parent_workflow_id: _builtins.str
     """The workflow that this one works for (a sub-agent's parent); empty for none."""
+    transcript_policy: _workflow_pb2.TranscriptPolicy.ValueType
+    """What happens when the chat template would render earlier messages otherwise."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Tool]:
         """Tools that the model may call, at most 128; their names differ."""
@@ -89,10 +92,11 @@ class CreateWorkflowRequest(_message.Message):
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         budget: _workflow_pb2.Budget | None = ...,
         parent_workflow_id: _builtins.str = ...,
+        transcript_policy: _workflow_pb2.TranscriptPolicy.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "labels", b"labels", "model", b"model", "parent_workflow_id", b"parent_workflow_id", "sampling", b"sampling", "system", b"system", "tools", b"tools", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "labels", b"labels", "model", b"model", "parent_workflow_id", b"parent_workflow_id", "sampling", b"sampling", "system", b"system", "tools", b"tools", "transcript_policy", b"transcript_policy", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

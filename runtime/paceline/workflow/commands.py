@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from paceline.workflow.model import Budget, Message, Sampling, Tool
+from paceline.workflow.model import Budget, Message, Sampling, Tool, TranscriptPolicy
 
 
 class OnBusy(StrEnum):
@@ -58,6 +58,7 @@ class CreateWorkflow:
     labels: dict[str, str] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
     parent_workflow_id: str = ""
+    transcript_policy: TranscriptPolicy = TranscriptPolicy.APPEND_ONLY
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,11 +45,13 @@ def _check_fields(message: Message, field: str) -> None:
 
 def _check_calls(message: Message, field: str) -> None:
     seen: set[str] = set()
+    named = any(call.tool_call_id for call in message.tool_calls)
     for index, call in enumerate(message.tool_calls):
         path = f"{field}.tool_calls[{index}]"
-        if not call.tool_call_id or call.tool_call_id in seen:
+        if (call.tool_call_id in seen and call.tool_call_id) or bool(call.tool_call_id) != named:
             raise InvalidMessage(
-                f"{path}.tool_call_id: each call of a message needs an id of its own", field=f"{path}.tool_call_id"
+                f"{path}.tool_call_id: each call of a message needs an id of its own, or none has one",
+                field=f"{path}.tool_call_id",
             )
         if not call.tool_name:
             raise InvalidMessage(f"{path}.tool_name: must not be empty", field=f"{path}.tool_name")
@@ -59,16 +61,18 @@ def _check_calls(message: Message, field: str) -> None:
 def _check_tool_results(messages: tuple[Message, ...], field: str, *, calls_before: bool) -> None:
     """Check that each tool message answers one call of the latest assistant message, each call once.
 
-    `calls_before`: the first messages answer calls of a stored step, whose ids are not known here.
+    `calls_before`: the first messages answer calls of a stored step, whose ids are not known here. Calls without
+    ids are answered in their order.
     """
     open_calls: set[str] | None = None if calls_before else set()
     answered: set[str] = set()
     for index, message in enumerate(messages):
         if message.role is Role.ASSISTANT:
-            open_calls, answered = {call.tool_call_id for call in message.tool_calls}, set()
+            calls = enumerate(message.tool_calls)
+            open_calls, answered = {call.tool_call_id or _nth(at) for at, call in calls}, set()
         elif message.role is Role.TOOL:
             path = f"{field}[{index}].tool_call_id"
-            answer = message.tool_call_id or _only(open_calls, path)
+            answer = message.tool_call_id or _unnamed(open_calls, len(answered), path)
             if open_calls is not None and answer not in open_calls:
                 raise InvalidMessage(f"{path}: no call of the latest assistant message has this id", field=path)
             if answer in answered:
@@ -76,12 +80,20 @@ def _check_tool_results(messages: tuple[Message, ...], field: str, *, calls_befo
             answered.add(answer)
 
 
-def _only(open_calls: set[str] | None, path: str) -> str:
+def _unnamed(open_calls: set[str] | None, answered: int, path: str) -> str:
+    """The call that a result without an id answers."""
     if open_calls is None:
         return ""
+    if _nth(answered) in open_calls:
+        return _nth(answered)
     if len(open_calls) != 1:
         raise InvalidMessage(
             f"{path}: the latest assistant message has {len(open_calls)} calls; only one can be left unnamed",
             field=path,
         )
     return next(iter(open_calls))
+
+
+def _nth(at: int) -> str:
+    """Stands for the id of a call without one."""
+    return f"#{at}"

@@ -172,9 +172,16 @@ class Dispatcher:
         await attempt.stream(request, emit)
         end = _success(job, attempt)
         await self._close(job, attempt, end)
-        generated = attempt.kept()
         self._prompts.remember(
-            job.step.tenant, job.prompt.head(job.step, job.served.chat, generated, attempt.replica.name)
+            job.step.tenant,
+            job.prompt.head(
+                job.step,
+                job.served.chat,
+                output=attempt.answer.message,
+                generated=attempt.kept(),
+                reasoning_tokens=end.usage.reasoning,
+                replica=attempt.replica.name,
+            ),
         )
         run.log.add(outcome.finished_of(end))
 
@@ -214,10 +221,10 @@ class Dispatcher:
             attempt=attempt.new.number,
             prompt_tokens=attempt.new.prompt_tokens,
             draft_limit=attempt.replica.draft_tokens,
+            pool=attempt.new.pool,
             input=job.step.input,
             end=end,
             request=attempt.request,
-            pool=attempt.new.pool,
         )
         for observer in self._observers:
             observer.step_ended(report)

@@ -119,11 +119,13 @@ class ReuseBreak(StrEnum):
     """Why the context was not continued, or not cached, in full."""
 
     EDITED_HISTORY = "edited_history"
+    COMPACTED = "compacted"
     TOOLS_CHANGED = "tools_changed"
     SYSTEM_CHANGED = "system_changed"
     TEMPLATE_CHANGED = "template_changed"
     TOKENIZER_CHANGED = "tokenizer_changed"
     TEMPLATE_RERENDER = "template_rerender"
+    UNCLOSED_TURN = "unclosed_turn"
     EVICTED = "evicted"
     MOVED = "moved"
 
@@ -136,6 +138,12 @@ class Reuse:
     carried_tokens: int
     rendered_tokens: int
     break_reason: ReuseBreak | None = None
+    break_message: int | None = None
+    """Index in the sent conversation of the first message that is not the stored one."""
+    dropped_tokens: int | None = None
+    """Tokens of the context so far that the prompt does not have in their place any more; None: was not kept."""
+    kept_reasoning_tokens: int | None = None
+    """Carried tokens of earlier reasoning that the template would have left out; None: was not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +228,15 @@ class Budget:
     steps: int | None = None
 
 
+class TranscriptPolicy(StrEnum):
+    """What happens when the chat template would render earlier messages otherwise than they were sent."""
+
+    APPEND_ONLY = "append_only"
+    """They stay as they were sent."""
+    TEMPLATE_FAITHFUL = "template_faithful"
+    """The prompt is rendered in full, as the template has it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Workflow:
     """One coding task."""
@@ -232,6 +249,7 @@ class Workflow:
     sampling: Sampling = field(default_factory=Sampling)
     labels: dict[str, str] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
+    transcript_policy: TranscriptPolicy = TranscriptPolicy.APPEND_ONLY
     parent_workflow_id: str | None = None
     forked_step_id: str | None = None
     head_step_id: str | None = None

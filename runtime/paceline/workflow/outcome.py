@@ -111,4 +111,14 @@ def reuse_of(prompt: Prompt, replica: Replica, cached: int | None) -> Reuse:
     elif reason is None and prompt.carried and cached is not None and block_size:
         resident = max(0, prompt.carried - 1 - replica.draft_tokens) // block_size * block_size
         reason = ReuseBreak.EVICTED if cached < resident else None
-    return Reuse(prompt.context.tokens, prompt.carried, len(prompt.rendered), reason)
+    if reason is None and prompt.parent and not prompt.parent.closed:
+        reason = ReuseBreak.UNCLOSED_TURN
+    return Reuse(
+        prompt.context.tokens,
+        prompt.carried,
+        len(prompt.rendered),
+        reason,
+        prompt.break_message,
+        prompt.dropped,
+        prompt.kept_reasoning,
+    )

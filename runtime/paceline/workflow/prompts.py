@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.errors import StepNotFinished, StepNotFound
+from paceline.errors import StepNotFound
 from paceline.transcript.chat import ChatModel
-from paceline.transcript.context import Context, context_of, pack, unpack
-from paceline.transcript.matching import match
+from paceline.transcript.context import Context, pack
+from paceline.transcript.matching import Match, match
 from paceline.workflow.commands import Append, RunStep
-from paceline.workflow.model import Message, ReuseBreak, Segments, Step, StepState, Tool, Workflow
+from paceline.workflow.heads import Head, continued, head_of
+from paceline.workflow.model import Message, ReuseBreak, Role, Segments, Step, Tool, TranscriptPolicy, Workflow
 from paceline.workflow.ports import Ledger
 
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """A finished step, as its continuation needs it."""
-
-    step_id: str
-    workflow_id: str
-    context: Context
-    """Prompt and generated ids."""
-    closed: bool
-    """Whether the generated ids end the turn themselves."""
-    system: str
-    tools: tuple[Tool, ...]
-    tokenizer_hash: str
-    template_hash: str
-    replica: str
+MATCH_AT_ONCE_CHARACTERS = 500_000
+"""A longer conversation is matched in a thread: hashing it would hold up everybody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +33,12 @@ class Prompt:
     system: str
     tools: tuple[Tool, ...]
     break_reason: ReuseBreak | None
+    break_message: int | None
+    """Index in the sent conversation of the first message that is not the stored one."""
+    dropped: int
+    """Tokens of the context so far that are not in their place any more."""
+    kept_reasoning: int
+    """Carried tokens of earlier reasoning that the template would have left out."""
 
     def segments(self, chat: ChatModel, generated: Sequence[int]) -> Segments:
         """What the step adds to the transcript."""
@@ -52,18 +46,34 @@ class Prompt:
             self.carried, pack(self.rendered), pack(generated), chat.tokenizer_hash, chat.template_hash
         )
 
-    def head(self, step: Step, chat: ChatModel, generated: Sequence[int], replica: str) -> Head:
+    def head(
+        self,
+        step: Step,
+        chat: ChatModel,
+        *,
+        output: Message,
+        generated: Sequence[int],
+        reasoning_tokens: int | None,
+        replica: str,
+    ) -> Head:
         """The finished step, for its continuation."""
+        trail, calls = continued(self.parent, step.step_id, [*self.messages, output])
+        appended = self.parent is not None and self.carried == self.parent.context.tokens
+        reasoning = self.parent.reasoning_tokens if self.parent and appended else 0
         return Head(
-            step.step_id,
-            step.workflow_id,
-            self.context.extend(generated),
-            chat.closes(generated),
-            self.system,
-            self.tools,
-            chat.tokenizer_hash,
-            chat.template_hash,
-            replica,
+            step_id=step.step_id,
+            workflow_id=step.workflow_id,
+            context=self.context.extend(generated),
+            closed=chat.closes(generated),
+            system=self.system,
+            tools=self.tools,
+            tokenizer_hash=chat.tokenizer_hash,
+            template_hash=chat.template_hash,
+            replica=replica,
+            trail=trail,
+            calls=calls,
+            reasoning_tokens=reasoning + (reasoning_tokens or 0),
+            kept_reasoning=self.kept_reasoning,
         )
 
 
@@ -71,10 +81,16 @@ class Prompt:
 class _Source:
     """What is to be rendered."""
 
+    expected: Head | None
+    """The step that was to be continued."""
+    parent: Head | None
+    """The step that is."""
     messages: tuple[Message, ...]
     system: str
     tools: tuple[Tool, ...]
+    policy: TranscriptPolicy
     reason: ReuseBreak | None
+    break_message: int | None
 
 
 class Prompts:
@@ -90,49 +106,90 @@ class Prompts:
         """Keep the head of a step that has finished."""
         key = (tenant, head.step_id)
         if old := self._heads.pop(key, None):
-            self._room += len(old.context.body)
+            self._room += old.size
         self._heads[key] = head
-        self._room -= len(head.context.body)
+        self._room -= head.size
         while self._room < 0 and len(self._heads) > 1:
             _, oldest = self._heads.popitem(last=False)
-            self._room += len(oldest.context.body)
+            self._room += oldest.size
 
     async def build(
         self, command: RunStep, workflow: Workflow, chat: ChatModel, parent_step_id: str | None
     ) -> Prompt:
         """Build the prompt of one step after `parent_step_id` (None: a first step)."""
         tools = command.tools if command.tools is not None else workflow.tools
-        parent = await self._head(command.tenant, parent_step_id, chat) if parent_step_id else None
-        if parent:
-            await self._check_parent(parent, workflow)
+        expected = await self._head(command.tenant, parent_step_id, chat) if parent_step_id else None
+        if expected:
+            await self._check_parent(expected, workflow)
+        in_force = expected.system if expected else workflow.system
+        parent = expected
         if isinstance(command.input, Append):
-            messages, system, reason = command.input.messages, workflow.system, None
-            if parent:
-                system = parent.system
+            found = Match(parent_step_id, command.input.messages, in_force)
         else:
-            chain = await self._ledger.load_chain(command.tenant, parent.step_id) if parent else []
-            found = match(command.input.messages, chain, system=parent.system if parent else workflow.system)
-            messages, system, reason = tuple(found.new_messages), found.system, found.break_reason
-            if parent and found.parent_step_id != parent.step_id:
+            found = await _match(command.input.messages, expected, in_force)
+            if expected and found.parent_step_id != expected.step_id:
                 kept = found.parent_step_id
                 parent = await self._head(command.tenant, kept, chat) if kept else None
-        source = _Source(messages, system, tools, reason)
-        return await self._render(command.tenant, chat, parent, source)
+        source = _Source(
+            expected=expected,
+            parent=parent,
+            messages=found.new_messages,
+            system=found.system,
+            tools=tools,
+            policy=workflow.transcript_policy,
+            reason=found.break_reason,
+            break_message=found.break_message,
+        )
+        return await self._render(command.tenant, chat, source)
 
-    async def _render(self, tenant: str, chat: ChatModel, parent: Head | None, source: _Source) -> Prompt:
-        messages, system, tools = source.messages, source.system, source.tools
-        reason = source.reason
-        carried, context = 0, Context.empty()
+    async def _render(self, tenant: str, chat: ChatModel, source: _Source) -> Prompt:
+        parent, system, tools = source.parent, source.system, source.tools
+        reason, base = source.reason, Context.empty()
         if parent is None:
-            rendered = await chat.render_first(system, tools, messages)
-        elif changed := _changed(parent, chat, system, tools):
-            reason = changed
-            history = history_of(await self._ledger.load_chain(tenant, parent.step_id))
-            rendered = await chat.render_first(system, tools, [*history, *messages])
+            ids = await chat.render_first(system, tools, source.messages)
+        elif changed := await self._why_in_full(tenant, chat, parent, source):
+            # A template that goes its own way is only named when nothing else broke.
+            reason = reason or changed if changed is ReuseBreak.TEMPLATE_RERENDER else changed
+            history = await self._history(tenant, parent)
+            ids = await chat.render_first(system, tools, [*history, *source.messages])
+            if parent.tokenizer_hash == chat.tokenizer_hash:
+                base = parent.context.common(Context.empty().extend(ids))
         else:
-            carried, context = parent.context.tokens, parent.context
-            rendered = await chat.render_continuation(messages, tools, closed=parent.closed)
-        return Prompt(parent, context.extend(rendered), rendered, carried, messages, system, tools, reason)
+            base = parent.context
+            ids = await chat.render_continuation(source.messages, tools, closed=parent.closed)
+        appended = parent is not None and base is parent.context
+        rendered = ids if appended else ids[base.tokens :]
+        context = base.extend(rendered)
+        before = source.expected.context if source.expected else Context.empty()
+        return Prompt(
+            parent=parent,
+            context=context,
+            rendered=rendered,
+            carried=base.tokens,
+            messages=source.messages,
+            system=system,
+            tools=tools,
+            break_reason=reason,
+            break_message=source.break_message,
+            dropped=0 if base is before else before.tokens - before.common(context).tokens,
+            kept_reasoning=_kept_reasoning(parent, source.messages, chat) if appended else 0,
+        )
+
+    async def _why_in_full(self, tenant: str, chat: ChatModel, parent: Head, source: _Source) -> ReuseBreak | None:
+        """Why the context of the parent cannot be appended to, if so."""
+        if changed := _changed(parent, chat, source.system, source.tools):
+            return changed
+        if source.policy is TranscriptPolicy.TEMPLATE_FAITHFUL and chat.rewriting:
+            history = await self._history(tenant, parent)
+            leading = [Message(Role.SYSTEM, source.system)] if source.system else []
+            rewritten = await asyncio.to_thread(
+                chat.rewrites, [*leading, *history[:-1]], history[-1], source.messages, source.tools
+            )
+            return ReuseBreak.TEMPLATE_RERENDER if rewritten else None
+        return None
+
+    async def _history(self, tenant: str, parent: Head) -> list[Message]:
+        return history_of(await self._ledger.load_chain(tenant, parent.step_id))
 
     async def _check_parent(self, parent: Head, workflow: Workflow) -> None:
         """A step continues a step of its own workflow, or of the history that it was forked from."""
@@ -149,28 +206,29 @@ class Prompts:
         if head := self._heads.get((tenant, step_id)):
             self._heads.move_to_end((tenant, step_id))
             return head
-        chain = await self._ledger.load_chain(tenant, step_id)
-        last = chain[-1]
-        if last.state is not StepState.FINISHED or last.segments is None:
-            raise StepNotFinished(f"step {step_id} is {last.state} and cannot be continued", step_id=step_id)
-        head = Head(
-            step_id,
-            last.workflow_id,
-            context_of(chain),
-            chat.closes(unpack(last.segments.generated)),
-            last.system,
-            last.tools,
-            last.segments.tokenizer_hash,
-            last.segments.template_hash,
-            last.replica,
-        )
+        head = head_of(await self._ledger.load_chain(tenant, step_id), chat)
         self.remember(tenant, head)
         return head
+
+
+async def _match(messages: Sequence[Message], expected: Head | None, system: str) -> Match:
+    trail = expected.trail if expected else ()
+    if sum(len(message.content) for message in messages) > MATCH_AT_ONCE_CHARACTERS:
+        return await asyncio.to_thread(match, messages, trail, system)
+    return match(messages, trail, system)
 
 
 def history_of(chain: Sequence[Step]) -> list[Message]:
     """All messages of a chain of finished steps, in order."""
     return [message for step in chain for message in (*step.input, step.output) if message is not None]
+
+
+def _kept_reasoning(parent: Head | None, messages: Sequence[Message], chat: ChatModel) -> int:
+    """Tokens of the parent's context that a template which drops earlier reasoning would leave out."""
+    if parent is None or not chat.drops_reasoning:
+        return 0
+    asked = any(message.role is Role.USER for message in messages)
+    return parent.reasoning_tokens if asked else parent.kept_reasoning
 
 
 def _changed(parent: Head, chat: ChatModel, system: str, tools: tuple[Tool, ...]) -> ReuseBreak | None:

@@ -41,6 +41,7 @@ class Workflows:
             sampling=command.sampling,
             labels=command.labels,
             budget=command.budget,
+            transcript_policy=command.transcript_policy,
             parent_workflow_id=command.parent_workflow_id or None,
             created_at=now,
             updated_at=now,

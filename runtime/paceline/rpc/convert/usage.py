@@ -41,6 +41,9 @@ def reuse_to_proto(reuse: Reuse) -> pb.Reuse:
         carried_token_count=reuse.carried_tokens,
         rendered_token_count=reuse.rendered_tokens,
         break_reason=REUSE_BREAKS.to_proto(reuse.break_reason),
+        break_message_index=reuse.break_message,
+        dropped_token_count=reuse.dropped_tokens,
+        kept_reasoning_token_count=reuse.kept_reasoning_tokens,
     )
 
 

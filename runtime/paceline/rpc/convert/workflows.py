@@ -7,15 +7,16 @@ from paceline.rpc.convert.values import EnumTable, timestamp
 from paceline.v1 import workflow_pb2 as pb
 from paceline.v1 import workflow_service_pb2 as service_pb
 from paceline.workflow.commands import CreateWorkflow, ForkWorkflow
-from paceline.workflow.model import Budget, Outcome, OutcomeKind, OutcomeSource, Workflow
+from paceline.workflow.model import Budget, Outcome, OutcomeKind, OutcomeSource, TranscriptPolicy, Workflow
 from paceline.workflow.ports import WorkflowFilter
 
 OUTCOME_KINDS = EnumTable(OutcomeKind, pb.OutcomeKind, "OUTCOME_KIND")
 OUTCOME_SOURCES = EnumTable(OutcomeSource, pb.OutcomeSource, "OUTCOME_SOURCE")
+POLICIES = EnumTable(TranscriptPolicy, pb.TranscriptPolicy, "TRANSCRIPT_POLICY")
 
 
 def create_from_proto(tenant: str, request: service_pb.CreateWorkflowRequest) -> CreateWorkflow:
-    """Convert a request to create a workflow."""
+    """Convert a request to create a workflow. Raises `InvalidArgument`."""
     return CreateWorkflow(
         tenant=tenant,
         workflow_id=request.workflow_id,
@@ -26,6 +27,9 @@ def create_from_proto(tenant: str, request: service_pb.CreateWorkflowRequest) ->
         labels=dict(request.labels),
         budget=budget_from_proto(request.budget),
         parent_workflow_id=request.parent_workflow_id,
+        transcript_policy=POLICIES.to_domain(
+            request.transcript_policy or pb.TRANSCRIPT_POLICY_APPEND_ONLY, "transcript_policy"
+        ),
     )
 
 
@@ -96,4 +100,5 @@ def workflow_to_proto(workflow: Workflow) -> pb.Workflow:
         outcome=outcome_to_proto(workflow.outcome) if workflow.outcome else None,
         create_time=timestamp(workflow.created_at),
         update_time=timestamp(workflow.updated_at),
+        transcript_policy=POLICIES.to_proto(workflow.transcript_policy),
     )

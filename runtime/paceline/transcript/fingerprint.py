@@ -1,0 +1,142 @@
+"""Hashes of messages by meaning: conversations are compared without keeping, reading or tokenizing their texts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.workflow.model import Message, Role, Step, ToolCall
+
+_SIZE = 16
+_ROLES = {Role.SYSTEM: b"s", Role.USER: b"u", Role.ASSISTANT: b"a", Role.TOOL: b"t"}
+_REASONING = 1 + _SIZE
+"""Where the hash of the reasoning begins in a key: after the role and the hash of everything else."""
+_NO_REASONING = bytes(_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """The keys of messages. Results of parallel calls are in the order of their calls, whatever theirs was."""
+
+    keys: tuple[bytes, ...]
+    order: tuple[int, ...]
+    """The index of the message of each key."""
+    calls: tuple[str, ...]
+    """Ids of the calls that the next messages can answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One finished step of a chain: the keys of its new messages and of its answer."""
+
+    step_id: str
+    keys: tuple[bytes, ...]
+
+
+Trail = tuple[Link, ...]
+"""A chain of finished steps, root first."""
+
+
+def keys_of(messages: Sequence[Message], calls: tuple[str, ...] = ()) -> Keyed:
+    """Hash messages, of which the first may answer `calls`. Work for their bytes."""
+    keys: list[bytes] = []
+    order: list[int] = []
+    index = 0
+    while index < len(messages):
+        message = messages[index]
+        if message.role is Role.TOOL:
+            run = _results(messages, index, calls)
+            keys += [key for _, _, key in run]
+            order += [at for _, at, _ in run]
+            index += len(run)
+            continue
+        if message.role is Role.ASSISTANT:
+            calls = tuple(call.tool_call_id for call in message.tool_calls)
+        keys.append(_key(message))
+        order.append(index)
+        index += 1
+    return Keyed(tuple(keys), tuple(order), calls)
+
+
+def trail_of(chain: Sequence[Step]) -> tuple[Trail, tuple[str, ...]]:
+    """The trail of finished steps, root first, and the ids of the calls that their last answer makes."""
+    trail: list[Link] = []
+    calls: tuple[str, ...] = ()
+    for step in chain:
+        said = step.input if step.output is None else (*step.input, step.output)
+        keyed = keys_of(said, calls)
+        trail.append(Link(step.step_id, keyed.keys))
+        calls = keyed.calls
+    return tuple(trail), calls
+
+
+def agrees(sent: bytes, stored: bytes) -> bool:
+    """Whether a message that was sent means the stored one: its reasoning may be left out."""
+    if sent == stored:
+        return True
+    return sent[:_REASONING] == stored[:_REASONING] and sent[_REASONING:] == _NO_REASONING
+
+
+def is_answer(key: bytes) -> bool:
+    """Whether the key is of an assistant's message."""
+    return key[:1] == _ROLES[Role.ASSISTANT]
+
+
+def same_role(one: bytes, other: bytes) -> bool:
+    """Whether two keys are of messages of one role."""
+    return one[:1] == other[:1]
+
+
+def _results(messages: Sequence[Message], start: int, calls: tuple[str, ...]) -> list[tuple[int, int, bytes]]:
+    """The run of tool results from `start`: which call each answers, its index and its key, by call. A result
+    that names no known call answers the first that none of the others names."""
+    end = start
+    while end < len(messages) and messages[end].role is Role.TOOL:
+        end += 1
+    place = {call_id: at for at, call_id in reversed(list(enumerate(calls))) if call_id}
+    run = [(place.get(messages[at].tool_call_id), at) for at in range(start, end)]
+    named = {answered for answered, _ in run}
+    unnamed = iter([at for at in range(len(calls) + len(run)) if at not in named])
+    placed = [(next(unnamed) if answered is None else answered, at) for answered, at in run]
+    return [(answered, at, _key(messages[at], str(answered))) for answered, at in sorted(placed)]
+
+
+def _key(message: Message, answered: str = "") -> bytes:
+    if message.role is not Role.ASSISTANT:
+        return _ROLES[message.role] + _hash([answered, message.content]) + _NO_REASONING
+    calls = [part for call in message.tool_calls for part in (call.tool_name, _meaning(call))]
+    reasoning = message.reasoning.strip()
+    return b"".join(
+        [
+            _ROLES[message.role],
+            _hash([message.content.strip(), *calls]),
+            _hash([reasoning]) if reasoning else _NO_REASONING,
+        ]
+    )
+
+
+def _hash(parts: Sequence[str]) -> bytes:
+    """Hash texts, each after its length, so that none can imitate two."""
+    digest = hashlib.blake2b(digest_size=_SIZE)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(data))
+        digest.update(data)
+    return digest.digest()
+
+
+def _meaning(call: ToolCall) -> str:
+    """The arguments without the layout of their JSON; text that is none is compared as it is."""
+    try:
+        value = json.loads(call.arguments_json or "{}", parse_float=_number)
+        return json.dumps(value, sort_keys=True)
+    except (ValueError, RecursionError):
+        return call.arguments_json
+
+
+def _number(text: str) -> float | int:
+    """1.0 and 1 are one number in JSON."""
+    value = float(text)
+    return int(value) if value.is_integer() else value

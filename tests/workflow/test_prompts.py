@@ -1,0 +1,188 @@
+"""Prompts of steps on the built-in model: what is read from the ledger, and what is rendered again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from tests.transcript.conversations import READ, RUN, assistant, call, result, user
+
+from paceline.transcript.chat import ChatModel, load
+from paceline.workflow.commands import Append, Conversation, RunStep
+from paceline.workflow.model import (
+    Message,
+    Reuse,
+    ReuseBreak,
+    Role,
+    Step,
+    StepState,
+    Tool,
+    Usage,
+    Workflow,
+)
+from paceline.workflow.prompts import Prompt, Prompts
+
+SYSTEM = "Be brief."
+THINKING = "<think>\nhm\n</think>\n\n"
+
+
+class Chains:
+    """The only part of a ledger that prompts use: it keeps steps and counts the reads of chains."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, Step] = {}
+        self.reads = 0
+
+    async def load_chain(self, tenant: str, step_id: str) -> list[Step]:
+        """The step and its ancestors, root first."""
+        self.reads += 1
+        chain = [self.steps[step_id]]
+        while parent := chain[0].parent_step_id:
+            chain.insert(0, self.steps[parent])
+        return chain
+
+
+class Talk:
+    """One workflow whose steps end at once with a given answer."""
+
+    def __init__(self, chat: ChatModel, **fields: Any) -> None:
+        self.chat, self.chains = chat, Chains()
+        self.prompts = Prompts(cast("Any", self.chains), 2**20)
+        self.workflow = Workflow("workflow", "tenant", "m", system=SYSTEM, **fields)
+
+    def forget(self) -> None:
+        """As after a restart."""
+        self.prompts = Prompts(cast("Any", self.chains), 2**20)
+
+    async def build(self, given: Append | Conversation, tools: tuple[Tool, ...] | None = None) -> Prompt:
+        """The prompt after the head."""
+        command = RunStep("tenant", "workflow", "request", given, tools=tools)
+        return await self.prompts.build(command, self.workflow, self.chat, self.workflow.head_step_id)
+
+    async def step(self, given: Append | Conversation, answer: str, output: Message, thoughts: int = 0) -> Prompt:
+        """Run a step that the model answers with a text, which means `output`."""
+        prompt = await self.build(given)
+        generated = [*self.chat.tokenizer.encode_now(answer), *self.chat.closing_ids[:1]]
+        step = Step(
+            step_id=f"step-{len(self.chains.steps)}",
+            workflow_id="workflow",
+            tenant="tenant",
+            request_id="request",
+            request_hash="hash",
+            state=StepState.FINISHED,
+            input=prompt.messages,
+            system=prompt.system,
+            tools=prompt.tools,
+            parent_step_id=prompt.parent.step_id if prompt.parent else None,
+            output=output,
+            segments=prompt.segments(self.chat, generated),
+            usage=Usage(reasoning=thoughts),
+            replica="one",
+            reuse=Reuse(0, 0, 0, kept_reasoning_tokens=prompt.kept_reasoning),
+        )
+        self.chains.steps[step.step_id] = step
+        head = prompt.head(
+            step, self.chat, output=output, generated=generated, reasoning_tokens=thoughts, replica="one"
+        )
+        self.prompts.remember("tenant", head)
+        self.workflow = replace(self.workflow, head_step_id=step.step_id)
+        return prompt
+
+
+@pytest.fixture
+async def talk() -> Talk:
+    """Three turns of a conversation, the second with parallel calls."""
+    talk = Talk(await load("emulated"), tools=(READ, RUN))
+    await talk.step(Append((user("one"),)), "first", assistant("first"))
+    calls = assistant("", call("a", "call_a"), call("b", "call_b"))
+    await talk.step(Append((user("two"),)), "calls", calls)
+    results = (result("x = 1\n", "call_a"), result("y = 2\n", "call_b"))
+    await talk.step(Append(results), "third", assistant("third"))
+    return talk
+
+
+RESENT = (
+    Message(Role.SYSTEM, SYSTEM),
+    user("one"),
+    assistant("first\n"),
+    user("two"),
+    assistant("", call("a", "x1"), call("b", "x2")),
+    result("y = 2\n", "x2"),
+    result("x = 1\n", "x1"),
+    assistant("third"),
+    user("four"),
+)
+
+
+async def test_a_conversation_that_is_sent_again_reads_nothing_from_the_ledger(talk: Talk) -> None:
+    prompt = await talk.build(Conversation(RESENT))
+    appended = await talk.build(Append((user("four"),)))
+    assert prompt == appended
+    assert (prompt.break_reason, prompt.dropped, talk.chains.reads) == (None, 0, 0)
+
+
+async def test_after_a_restart_it_matches_what_the_ledger_has(talk: Talk) -> None:
+    warm = await talk.build(Conversation(RESENT))
+    talk.forget()
+    cold = await talk.build(Conversation(RESENT))
+    assert cold == warm
+    assert talk.chains.reads == 1
+
+
+async def test_an_indentation_in_a_tool_result_breaks_there_and_keeps_the_rest(talk: Talk) -> None:
+    expected = await talk.build(Append((user("four"),)))
+    edited = [*RESENT[:5], result("  y = 2\n", "x2"), *RESENT[6:]]
+    prompt = await talk.build(Conversation(tuple(edited)))
+    assert (prompt.break_reason, prompt.break_message) == (ReuseBreak.EDITED_HISTORY, 5)
+    assert prompt.parent
+    assert prompt.parent.step_id == "step-1"
+    assert prompt.carried == prompt.parent.context.tokens
+    assert prompt.messages == tuple(edited[5:])
+    assert expected.parent
+    assert prompt.dropped == expected.parent.context.tokens - expected.parent.context.common(prompt.context).tokens
+    assert (
+        0 < prompt.dropped < expected.parent.context.tokens - prompt.carried
+    )  # the result before it is there still
+
+
+@pytest.mark.parametrize("tools", [(RUN, READ), (READ,), ()])
+async def test_other_tools_render_again_and_say_so(talk: Talk, tools: tuple[Tool, ...]) -> None:
+    prompt = await talk.build(Conversation(RESENT), tools)
+    assert (prompt.break_reason, prompt.messages) == (ReuseBreak.TOOLS_CHANGED, (user("four"),))
+    whole = await talk.chat.render_first(SYSTEM, tools, _stored(talk))
+    assert prompt.context.prompt_json() == _json(whole)
+    assert prompt.carried + len(prompt.rendered) == len(whole)
+    assert prompt.parent
+    assert 0 < prompt.dropped == prompt.parent.context.tokens - prompt.carried
+
+
+async def test_another_system_prompt_renders_again_but_appends_only_what_is_new(talk: Talk) -> None:
+    changed = (Message(Role.SYSTEM, "Be long."), *RESENT[1:])
+    prompt = await talk.build(Conversation(changed))
+    assert (prompt.break_reason, prompt.break_message) == (ReuseBreak.SYSTEM_CHANGED, 0)
+    assert (prompt.messages, prompt.system) == ((user("four"),), "Be long.")
+    assert prompt.context.prompt_json() == _json(
+        await talk.chat.render_first("Be long.", (READ, RUN), _stored(talk))
+    )
+
+
+async def test_a_summary_replaces_what_it_stands_for(talk: Talk) -> None:
+    prompt = await talk.build(Conversation((RESENT[0], user("So far: x is 1."), user("Go on."))))
+    assert (prompt.break_reason, prompt.break_message, prompt.parent) == (ReuseBreak.COMPACTED, 1, None)
+    assert prompt.dropped > 0
+
+
+async def test_a_long_conversation_is_matched_in_a_thread(talk: Talk) -> None:
+    long = Conversation((*RESENT[:-1], user("x" * 600_000)))
+    assert (await talk.build(long)).break_reason is None
+
+
+def _stored(talk: Talk) -> list[Message]:
+    steps = talk.chains.steps.values()
+    said = [message for step in steps for message in (*step.input, step.output) if message]
+    return [*said, user("four")]
+
+
+def _json(ids: list[int]) -> bytes:
+    return b"[" + b",".join(b"%d" % one for one in ids) + b"]"
