@@ -31,6 +31,7 @@ from benchmarks._pools import (
 )
 
 from paceline.emulator.settings import Timing
+from paceline.routing.pools import PoolReason
 from paceline_agents.aio import AsyncClient
 from paceline_agents.types import OutcomeKind
 
@@ -105,8 +106,8 @@ def virtual(scenario: Scenario, curves: dict[str, tuple[float, ...]], count: int
         "hindsight h": best / 3600,
         "% over better pool": 100 * (chosen.seconds / min(plain, drafting) - 1),
         "% over hindsight": 100 * (chosen.seconds / best - 1),
-        "switches": chosen.reasons["switched"],
-        "tries": chosen.reasons["untried"],
+        "switches": chosen.reasons[PoolReason.SWITCHED],
+        "tries": chosen.reasons[PoolReason.UNTRIED],
     }
 
 

@@ -62,8 +62,8 @@ async def pools(emulator: Callable[..., Emulator], run: Callable[..., Any]) -> A
         "drafting": {"model": "m", "url": drafting.url, "max_concurrent_steps": 4, "speculation": "n"},
     }
     async with run(engines=engines, accelerators={}) as paceline:
-        for replica in paceline.runtime.replicas.all():
-            await until(lambda replica=replica: replica.load.phase is ReplicaPhase.READY)
+        replicas = paceline.runtime.replicas.all()
+        await until(lambda: all(replica.load.phase is ReplicaPhase.READY for replica in replicas))
         yield Pools(paceline, plain)
 
 
