@@ -17,7 +17,7 @@ from paceline.speculation.tune.points import Study, context_of, groups_of, kind_
 from paceline.speculation.tune.predict import Prediction, fit_times, forecaster, predict
 from paceline.speculation.tune.recommend import recommend
 from paceline.speculation.tune.results import Conditions, ResultFile
-from paceline.workflow.stepclass import StepClass
+from paceline.workflow.model import StepClass
 
 NAME = "draft_model small"
 CONDITIONS = Conditions("target", "cpu", "digest")
@@ -270,7 +270,7 @@ class TestDrafts:
         assert parse("mtp").name == "mtp"
         assert parse("ngram").at(3).num_speculative_tokens == 3
 
-    @pytest.mark.parametrize("text", ["eagle3:", "none:model", "ngram:model"])
+    @pytest.mark.parametrize("text", ["eagle3:", "eagle3", "draft_model", "none", "none:model", "ngram:model"])
     def test_what_cannot_draft(self, text: str) -> None:
         with pytest.raises(ConfigError, match="--drafter"):
             parse(text)

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.e2e.servers import FAST, PACELINE, installed
+from tests.speculation.models import pair
 from typer.testing import CliRunner
 
 from paceline.cli.main import app
@@ -202,6 +203,7 @@ async def test_steps_of_the_ledger(tmp_path: Path) -> None:
         (("--steps-file", "steps.jsonl", "--workflow", "wf"), "name the steps"),
         (("--drafter", "mtp"), "emulated does not run method mtp"),
         (("--drafter", "eagle3:"), "needs `drafter"),
+        (("--drafter", "ngram:x"), "--drafter ngram:x:"),
         (("--profile", "edits"), "no [speculation.edits] in the configuration"),
         (("--concurrency", "0"), "write numbers from 1 to 1024"),
         (("--k", "0,1"), "write numbers from 1 to 64"),
@@ -217,6 +219,17 @@ def test_options_that_do_not_fit(tmp_path: Path, more: tuple[str, ...], message:
     code, _, errors = tune(tmp_path, *more)
     assert code == 1
     assert message in errors
+
+
+def test_a_drafter_that_does_not_fit_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    target, drafter = pair()
+    large, small = str(target.write(tmp_path / "target")), str(drafter.write(tmp_path / "drafter"))
+    options = ("--target", small, "--drafter", large, "--steps-file", str(write_steps(tmp_path)))
+    more = ("--platform", "cpu", "--output", str(tmp_path / "out.jsonl"), "--engine-python", "/none/python")
+    result = runner.invoke(app, ["spec", "tune", *options, *more], env={"XDG_DATA_HOME": str(tmp_path / "data")})
+    assert result.exit_code == 1
+    assert "speculation: refused: pair.size" in result.stderr
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_more_at_once_than_there_are(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def clear_errors(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except PacelineError as error:
             Console(stderr=True, soft_wrap=True).print(f"[red]error[/red] {error.reason}: ", end="")
-            Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(error.message)
+            Console(stderr=True, soft_wrap=True, highlight=False, markup=False, emoji=False).print(error.message)
             raise typer.Exit(1) from None
 
     return wrapped

@@ -85,9 +85,8 @@ def tune(
     ks, at_once = _numbers("--k", k, MOST_K), _numbers("--concurrency", concurrency, MOST_AT_ONCE)
     servers = Servers(target, tuple(compared), platform, engine_python, tuple(engine_arg or ()), at_once[-1])
     servers.check(ks[-1])
-    source = Source(tuple(workflow or ()), labels_of(label or []), tenant, steps_file, max_tokens)
-    found, record = source.read(resolve_model(target), file)
-    chosen = sample.choose(found, steps)
+    source = Source(tuple(workflow or ()), labels_of(label or []), tenant, steps_file, steps, max_tokens)
+    chosen, record = source.read(resolve_model(target), file)
     if at_once[-1] > len(chosen):
         raise ConfigError(f"--concurrency {at_once[-1]}: there are {len(chosen)} steps; take fewer at once")
     results = ResultFile(output, servers.conditions(sample.digest(chosen)))
@@ -99,7 +98,7 @@ def tune(
     if as_json:
         typer.echo(json.dumps(report.record(), indent=2))
     else:
-        report.show(Console(highlight=False, soft_wrap=True, markup=False))
+        report.show(Console(highlight=False, soft_wrap=True, markup=False, emoji=False))
 
 
 @dataclass(frozen=True, slots=True)

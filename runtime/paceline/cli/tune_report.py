@@ -107,7 +107,8 @@ class Report:
         from paceline.speculation.tune import plot  # noqa: PLC0415
 
         text = io.StringIO()
-        self.show(Console(file=text, width=PAGE_WIDTH, highlight=False, soft_wrap=True, markup=False))
+        plain = Console(file=text, width=PAGE_WIDTH, highlight=False, soft_wrap=True, markup=False, emoji=False)
+        self.show(plain)
         figure = plot.draw(self.title, self.analyses)
         try:
             plot.save(figure, name.with_name(f"{name.name}.png"))

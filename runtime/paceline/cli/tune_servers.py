@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from paceline import config
 from paceline.engines.launcher import LaunchedServer
 from paceline.engines.vllm_http import VllmHttpEngine
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, ModelError
 from paceline.models.catalog import resolve_model
 from paceline.platforms import cpu
+from paceline.speculation import checks
 from paceline.speculation.profiles import require_supported
 from paceline.speculation.tune.drafts import Draft, Setting
 from paceline.speculation.tune.measure import DETAILED
@@ -51,13 +52,17 @@ class Servers:
         return next((draft for draft in self.drafts if draft.name == setting.draft), None)
 
     def check(self, largest: int) -> None:
-        """Raise `ConfigError` for a platform that Paceline does not start, or that does not run a method."""
+        """Raise `ConfigError` for a platform that Paceline does not start or that does not run a method, and for a
+        drafter that `spec check` refuses: before anything is measured."""
         if self.platform not in ("cpu", "cuda", "emulated"):
             raise ConfigError(f"--platform {self.platform}: take one of cpu, cuda, emulated")
         for draft in self.drafts:
             require_supported(draft.at(largest), self.platform)
+            engine = self._engine(Setting(draft.name, largest), None)
+            with suppress(ModelError):  # files that are not here are left to the engine
+                checks.check_engine(engine, draft.at(largest), resolve_model(self.target))
 
-    def _engine(self, setting: Setting, max_model_len: int) -> config.Engine:
+    def _engine(self, setting: Setting, max_model_len: int | None) -> config.Engine:
         values: dict[str, Any] = {
             "model": NAME,
             "platform": self.platform,

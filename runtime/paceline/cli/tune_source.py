@@ -26,22 +26,27 @@ class Source:
     labels: dict[str, str]
     tenant: str | None
     steps_file: Path | None
+    count: int
+    """Most steps."""
     max_tokens: int
+    """Most tokens to generate per step."""
 
     def read(self, model_path: str, file: Path | None) -> tuple[list[sample.ReplayStep], Recorded]:
-        """All steps, and what is recorded of their workflows. Raises `ConfigError` without a source, with two, or
-        without steps."""
+        """Steps, evenly spread, and what is recorded of all the workflows. Raises `ConfigError` without a source,
+        with two, or without steps."""
         from_ledger = bool(self.workflows or self.labels)
         if from_ledger == bool(self.steps_file):
             raise ConfigError("name the steps: --workflow or --label for the ledger's, or --steps-file")
         model = asyncio.run(chat.load(model_path))
         if self.steps_file:
-            return asyncio.run(sample.of_file(self.steps_file, model, self.max_tokens)), Recorded()
+            lines = asyncio.run(sample.of_file(self.steps_file, model, self.max_tokens))
+            return sample.choose(lines, self.count), Recorded()
 
         async def work(ledger: SqlLedger) -> tuple[list[sample.ReplayStep], Recorded]:
             found = await sample.finished_steps(ledger, await self._workflows(ledger))
             steps = [step for _, steps in found for step in steps]
-            return await sample.of_steps(ledger, steps, model.tokenizer_hash, self.max_tokens), recorded(found)
+            chosen = await sample.of_steps(ledger, steps, model.tokenizer_hash, self.count, self.max_tokens)
+            return chosen, recorded(found)
 
         return with_ledger(file, work)
 

@@ -11,9 +11,6 @@ import msgspec
 from paceline import config
 from paceline.errors import ConfigError
 
-ALONE = ("ngram", "suffix", "mtp")
-"""Methods that need no drafter."""
-
 
 class Setting(msgspec.Struct, frozen=True):
     """One way to run the engine."""
@@ -55,10 +52,8 @@ def parse(text: str) -> Draft:
 
     Raises `ConfigError` for a method without the model that it needs.
     """
-    method, colon, drafter = text.partition(":")
-    if text in ALONE:
-        method, drafter = text, ""
-    elif not colon or method not in get_args(config.SpeculationMethod):
+    method, _, drafter = text.partition(":")
+    if method not in get_args(config.SpeculationMethod):
         method, drafter = "draft_model", text
     return from_values({"method": method, "drafter": drafter}, f"--drafter {text}")
 

@@ -16,8 +16,7 @@ from paceline.speculation.tune.drafts import Setting
 from paceline.speculation.tune.forecast import Forecast
 from paceline.speculation.tune.lookup import Lookup
 from paceline.speculation.tune.sample import ReplayStep
-from paceline.workflow.model import Sampling
-from paceline.workflow.stepclass import StepClass
+from paceline.workflow.model import Sampling, StepClass
 
 WARM_TOKENS = 8
 """Generated from each prompt before the clock starts: its prefix is cached then, as in mid-workflow, and every

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated, Protocol, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from paceline.workflow.stepclass import classify
 
 PAGE = 500
 ID_BYTES = 4
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +66,20 @@ async def finished_steps(ledger: StepReader, workflows: Sequence[Workflow]) -> l
 
 
 async def of_steps(
-    ledger: StepReader, steps: Sequence[Step], tokenizer_hash: str, most_tokens: int
+    ledger: StepReader, steps: Sequence[Step], tokenizer_hash: str, count: int, most_tokens: int
 ) -> list[ReplayStep]:
-    """Finished steps with their prompts, token by token as they were sent.
+    """At most `count` finished steps with their prompts, token by token as they were sent.
 
     Each may generate what it generated then, at most `most_tokens`. Raises `ConfigError` where there is none, or
     only ones whose ids another tokenizer made.
     """
     found = [
-        await _replay(ledger, step, step.segments, most_tokens)
-        for step in steps
-        if step.segments and step.segments.tokenizer_hash == tokenizer_hash
+        (step, step.segments) for step in steps if step.segments and step.segments.tokenizer_hash == tokenizer_hash
     ]
     if not found:
         why = f"{len(steps)} have ids of another tokenizer than the target's" if steps else "none is finished"
         raise ConfigError(f"--workflow, --label: no step to replay: {why}")
-    return found
+    return [await _replay(ledger, step, segments, most_tokens) for step, segments in choose(found, count)]
 
 
 async def of_file(path: Path, chat: ChatModel, most_tokens: int) -> list[ReplayStep]:
@@ -98,7 +97,7 @@ async def of_file(path: Path, chat: ChatModel, most_tokens: int) -> list[ReplayS
     return found
 
 
-def choose(steps: Sequence[ReplayStep], count: int) -> list[ReplayStep]:
+def choose(steps: Sequence[T], count: int) -> list[T]:
     """At most `count` of them, evenly spread, so that early and late steps of workflows are in."""
     if len(steps) <= count:
         return list(steps)
