@@ -102,7 +102,7 @@ def test_every_smaller_k_is_predicted_from_the_shares_per_position(
         )
 
     found = study(Cell(OFF, 1, 0, (run((), 100 * seconds, 100),), 1), measured(1), measured(most))
-    times = fit_times(found.off, found.of(NAME))
+    times = fit_times(found.off, found.of(NAME), passes=True)
     predicted = predict(found, NAME, times, forecaster("eagle3", emulated=False))
     assert list(predicted) == list(range(1, most + 1))
     for k, prediction in predicted.items():
@@ -143,10 +143,19 @@ def test_what_was_accepted_beyond_the_end_does_not_count(sizes: tuple[int, ...],
 
 def test_one_k_draws_the_line_from_off() -> None:
     found = study(cell(0, 10, 1.0), cell(4, 20, 1.4))
-    times = fit_times(found.off, found.of(NAME))
+    times = fit_times(found.off, found.of(NAME), passes=True)
     assert times is not None
-    assert (times.plain, times.base) == (0.1, 0.1)
+    assert (times.plain, times.at(0)) == (0.1, 0.1)
+    assert times.at(2) == pytest.approx(0.12)
     assert times.at(4) == pytest.approx(0.14)
+
+
+def test_a_check_of_a_lookup_lasts_one_reading_of_the_weights_or_its_share_of_the_largest() -> None:
+    found = study(cell(0, 10, 1.0), cell(1, 20, 1.2), cell(9, 20, 4.0))
+    times = fit_times(found.off, found.of(NAME), passes=False)
+    assert times is not None
+    expected = {1: 0.12, 2: 0.12, 3: 0.16, 4: 0.2, 9: 0.4}
+    assert {k: times.at(k) for k in expected} == {k: pytest.approx(seconds) for k, seconds in expected.items()}
 
 
 @pytest.mark.parametrize(
@@ -161,7 +170,10 @@ def test_one_k_draws_the_line_from_off() -> None:
 )
 def test_nothing_is_predicted_from_too_little(cells: tuple[Cell, ...]) -> None:
     found = study(*cells)
-    assert predict(found, NAME, fit_times(found.off, found.of(NAME)), forecaster("mtp", emulated=False)) == {}
+    assert (
+        predict(found, NAME, fit_times(found.off, found.of(NAME), passes=True), forecaster("mtp", emulated=False))
+        == {}
+    )
 
 
 def test_repeats_are_pooled_and_their_spread_is_known() -> None:

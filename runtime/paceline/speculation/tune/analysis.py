@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 
 from paceline.speculation.tune.drafts import Draft
 from paceline.speculation.tune.points import Study, context_of, groups_of, kind_of
-from paceline.speculation.tune.predict import Prediction, StepTimes, fit_times, forecaster, predict
+from paceline.speculation.tune.predict import (
+    Prediction,
+    StepTimes,
+    drafts_in_passes,
+    fit_times,
+    forecaster,
+    predict,
+)
 from paceline.speculation.tune.recommend import Recommendation, recommend
 
 
@@ -28,7 +35,14 @@ class Analysis:
 
 def analyse(study: Study, drafts: Sequence[Draft], *, emulated: bool) -> Analysis:
     """Predict, recommend, and do the same for each class of steps and each length of prompts."""
-    times = {draft.name: fit_times(study.off, study.of(draft.name)) for draft in drafts}
+    times = {
+        draft.name: fit_times(
+            study.off,
+            study.of(draft.name),
+            passes=drafts_in_passes(draft.profile.method, emulated=emulated),
+        )
+        for draft in drafts
+    }
     known = {name: found for name, found in times.items() if found}
     by_class, by_context = (
         {name: _conclude(part, drafts, known, emulated) for name, part in groups_of(study, group).items()}

@@ -1,8 +1,10 @@
 """Every smaller K from one measurement at the largest. Pure.
 
-How many checks and how many steps without a draft it takes: `tune.forecast`. How long they last: a step that
-checks a draft T(K) = a + b * K, through the smallest and the largest measured K; one without a draft what it lasts
-with speculation off.
+How many checks and how many steps without a draft it takes: `tune.forecast`. How long they last: one without a
+draft what it lasts with speculation off; one that checks a draft by the smallest and the largest measured K. Where
+drafting takes passes of its own, T(K) = a + b * K. Where it is a lookup, only the check grows: it lasts what
+reading the weights takes however few tokens it has, and from some K on in proportion to its K + 1 tokens, whichever
+is more.
 """
 
 from __future__ import annotations
@@ -24,12 +26,19 @@ class StepTimes:
 
     plain: float
     """With speculation off."""
-    base: float
-    per_token: float
+    low_k: int
+    low: float
+    """Of one that checks `low_k` drafted tokens; 0 is the plain one."""
+    high_k: int
+    high: float
+    passes: bool
+    """Whether drafting takes passes of its own."""
 
     def at(self, k: int) -> float:
         """Of a step that checks K drafted tokens."""
-        return self.base + self.per_token * k
+        if self.passes:
+            return self.low + (self.high - self.low) * (k - self.low_k) / (self.high_k - self.low_k)
+        return max(min(self.low, self.high), self.high * (k + 1) / (self.high_k + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +61,23 @@ def forecaster(method: str, *, emulated: bool) -> Forecaster:
     return lambda run, k: by_positions(run.checks, run.plain, k)
 
 
-def fit_times(off: Point | None, points: Sequence[Point]) -> StepTimes | None:
-    """The times through off, the smallest and the largest K; None where off or every draft is missing.
+def drafts_in_passes(method: str, *, emulated: bool) -> bool:
+    """Whether drafting takes passes of its own. The emulator adds the same time for each drafted token."""
+    return emulated or method not in ("ngram", "suffix")
 
-    With a single K the line goes through it and off.
+
+def fit_times(off: Point | None, points: Sequence[Point], *, passes: bool) -> StepTimes | None:
+    """The times by off, the smallest and the largest K; None where off or every draft is missing.
+
+    With a single K, off stands for the smallest.
     """
     drafting = [point for point in points if point.checks and point.tokens]
     if off is None or not off.speed or not drafting:
         return None
     plain = 1 / off.speed
     low, high = drafting[0], drafting[-1]
-    top = _check_seconds(high, plain)
-    if low is high:
-        return StepTimes(plain, plain, (top - plain) / high.k)
-    per_token = (top - _check_seconds(low, plain)) / (high.k - low.k)
-    return StepTimes(plain, top - per_token * high.k, per_token)
+    low_k, low_seconds = (0, plain) if low is high else (low.k, _check_seconds(low, plain))
+    return StepTimes(plain, low_k, low_seconds, high.k, _check_seconds(high, plain), passes)
 
 
 def predict(study: Study, draft: str, times: StepTimes | None, forecast: Forecaster) -> dict[int, Prediction]:
