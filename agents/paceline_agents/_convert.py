@@ -170,6 +170,7 @@ def _reuse(message: usage_pb2.Reuse) -> t.Reuse:
         break_message=_reported(message, "break_message_index", message.break_message_index),
         dropped_tokens=_reported(message, "dropped_token_count", message.dropped_token_count),
         kept_reasoning_tokens=_reported(message, "kept_reasoning_token_count", message.kept_reasoning_token_count),
+        volatile_blocks=_reported(message, "volatile_block_count", message.volatile_block_count),
     )
 
 

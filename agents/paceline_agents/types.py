@@ -190,6 +190,8 @@ class Reuse:
     """Tokens of the context so far that the prompt does not have in their place any more."""
     kept_reasoning_tokens: int | None = None
     """Carried tokens of earlier reasoning that the chat template would have left out."""
+    volatile_blocks: int | None = None
+    """Volatile blocks that were taken out of the system prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from paceline.rpc.server import RpcServer, create_server
 from paceline.speculation.alarms import SpeculationAlarms
 from paceline.steplog import StepLog
 from paceline.transcript import chat
+from paceline.transcript.volatile import VolatileBlocks, VolatileRule
 from paceline.workflow.canary import Canary, Watch
 from paceline.workflow.closing import Closer
 from paceline.workflow.dispatch import Dispatcher, Served
@@ -78,7 +79,7 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
         dispatcher = Dispatcher(
             ledger=ledger,
             closer=closer,
-            prompts=Prompts(ledger, settings.limits.transcript_cache_mib * MIB),
+            prompts=Prompts(ledger, settings.limits.transcript_cache_mib * MIB, _volatile(settings)),
             replicas=replicas,
             pools=pools,
             models=models,
@@ -110,6 +111,11 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
         log.info("runtime_started", runtime_id=runtime_id, port=server.port, metrics_port=metrics_port)
         yield Runtime(runtime_id, server.port, metrics_port, replicas, fleet.ready)
         log.info("runtime_stopping", running=steps.running())
+
+
+def _volatile(settings: config.Settings) -> VolatileBlocks:
+    rules = settings.volatile.values()
+    return VolatileBlocks([VolatileRule(rule.pattern, rule.action == "move") for rule in rules])
 
 
 def _canary(settings: config.Settings, replicas: Replicas, metrics: Metrics) -> Canary:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +23,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic_core import ErrorDetails
@@ -253,6 +255,26 @@ class Canary(_Section):
     """Two answers that part between tokens so close in log probability (nats) are a near tie, not different."""
 
 
+class Volatile(_Section):
+    """Lines of system prompts that change with every request and would break the context each time."""
+
+    pattern: str
+    """Regular expression of whole lines; it may match several lines together."""
+    action: Literal["remove", "move"] = "remove"
+    """`remove` leaves them out. `move` puts them at the end of the step's last message."""
+
+    @field_validator("pattern")
+    @classmethod
+    def _usable(cls, pattern: str) -> str:
+        try:
+            empty = re.search(rf"^(?:{pattern})$", "") is not None
+        except re.error as error:
+            raise ValueError(f"no regular expression: {error}") from None
+        if empty:
+            raise ValueError("matches the empty line; say what the lines begin with")
+        return pattern
+
+
 class Price(_Section):
     """List prices of one model, in USD per million tokens."""
 
@@ -286,6 +308,7 @@ class Settings(_Section):
     engines: Table[Engine] = Field(default_factory=dict)
     speculation: Table[Speculation] = Field(default_factory=dict)
     canary: Table[Canary] = Field(default_factory=dict)
+    volatile: Table[Volatile] = Field(default_factory=dict)
     prices: Table[Price] = Field(default_factory=dict)
     accelerators: Table[Accelerator] = Field(default_factory=dict)
     allow_unpriced: bool = False

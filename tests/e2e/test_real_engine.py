@@ -72,15 +72,16 @@ async def test_a_workflow_on_a_real_engine(ledger: Path) -> None:
 
     assert block
     assert "def mean" in first.text
-    context = 0
+    context, before = 0, ""
     for answer, row in zip((first, again, cut, last), rows, strict=True):
         assert row["carried_tokens"] == context
         if context:  # whole blocks; those that the last verification filled are not hashed yet
             fewest, most = ((context - 1 - drafts) // block * block for drafts in (DRAFTS, 0))
             assert answer.usage.cached_prompt is not None
             assert fewest <= answer.usage.cached_prompt <= most
-            assert answer.reuse.break_reason == ""
+            assert answer.reuse.break_reason == ("unclosed_turn" if before == "length" else "")
         context += len(unpack(row["rendered_ids"])) + len(unpack(row["generated_ids"]))
+        before = answer.finish_reason
         assert answer.usage.prompt_source == answer.usage.output_source == "engine"
     assert cut.finish_reason == "length"
     assert again.speculation.drafted

@@ -137,6 +137,27 @@ async def test_the_policy_decides_about_earlier_reasoning(
     assert [row["transcript_policy"] for row in policies].count("template_faithful") == 2
 
 
+async def test_a_system_block_that_always_changes_is_left_out_and_counted(
+    emulator: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    engine = emulator("--time-scale=0")
+    rules = {"billing": {"pattern": "x-billing-header: .*"}, "clock": {"pattern": "now: .*", "action": "move"}}
+    async with run(engine.url, volatile=rules) as paceline:
+        workflow = await paceline.client.create_workflow()
+
+        def system(turn: int) -> t.Message:
+            return t.Message(t.Role.SYSTEM, f"x-billing-header: {turn}\nBe brief.\nnow: {turn}")
+
+        one = await workflow.step([system(1), ASK], whole_conversation=True)
+        said = t.Message(t.Role.ASSISTANT, one.text)
+        two = await workflow.step([system(2), ASK, said, NEXT], whole_conversation=True)
+        rows = paceline.sql("select reuse_volatile_blocks from steps")
+    assert two.reuse.break_reason == ""
+    assert two.reuse.carried_tokens == one.reuse.prompt_tokens + (one.usage.output or 0)
+    assert [one.reuse.volatile_blocks, two.reuse.volatile_blocks] == [2, 2]
+    assert rows == [{"reuse_volatile_blocks": 2}] * 2
+
+
 async def test_branches_at_any_step_run_side_by_side_on_one_prefix(
     emulator: Callable[..., Any], run: Callable[..., Any]
 ) -> None:

@@ -49,7 +49,7 @@ OUTCOME = st.builds(Outcome, check_exit_code=st.none() | INT32)
 TIMINGS = st.builds(
     Timings, queue=SECONDS, first_token=st.none() | SECONDS, decode=st.none() | SECONDS, total=SECONDS
 )
-REUSE = st.builds(Reuse, break_message=st.none() | INT32)
+REUSE = st.builds(Reuse, break_message=st.none() | INT32, volatile_blocks=st.none() | INT32)
 STEP = st.builds(
     Step,
     reuse=st.none() | REUSE,
@@ -57,9 +57,7 @@ STEP = st.builds(
     attempt_count=st.integers(0, 2**31 - 1),
     malformed_tool_calls=st.integers(0, 2**31 - 1),
 )
-FINISHED = st.builds(
-    events.Finished, reuse=REUSE, timings=TIMINGS, malformed_tool_calls=st.integers(0, 2**31 - 1)
-)
+FINISHED = st.builds(events.Finished, reuse=REUSE, timings=TIMINGS, malformed_tool_calls=st.integers(0, 2**31 - 1))
 
 
 def over_the_wire(message: ProtoMessage) -> Any:
@@ -103,6 +101,7 @@ def read_reuse(proto: usage_pb2.Reuse) -> Reuse:
         given_value(proto, "break_message_index"),
         given_value(proto, "dropped_token_count"),
         given_value(proto, "kept_reasoning_token_count"),
+        given_value(proto, "volatile_block_count"),
     )
 
 

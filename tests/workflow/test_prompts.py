@@ -9,6 +9,7 @@ import pytest
 from tests.transcript.conversations import READ, RUN, assistant, call, result, user
 
 from paceline.transcript.chat import ChatModel, load
+from paceline.transcript.volatile import VolatileBlocks, VolatileRule
 from paceline.workflow.commands import Append, Conversation, RunStep
 from paceline.workflow.model import (
     Message,
@@ -24,7 +25,6 @@ from paceline.workflow.model import (
 from paceline.workflow.prompts import Prompt, Prompts
 
 SYSTEM = "Be brief."
-THINKING = "<think>\nhm\n</think>\n\n"
 
 
 class Chains:
@@ -46,14 +46,15 @@ class Chains:
 class Talk:
     """One workflow whose steps end at once with a given answer."""
 
-    def __init__(self, chat: ChatModel, **fields: Any) -> None:
+    def __init__(self, chat: ChatModel, *rules: VolatileRule, **fields: Any) -> None:
         self.chat, self.chains = chat, Chains()
-        self.prompts = Prompts(cast("Any", self.chains), 2**20)
-        self.workflow = Workflow("workflow", "tenant", "m", system=SYSTEM, **fields)
+        self.rules = VolatileBlocks(rules)
+        self.forget()
+        self.workflow = Workflow("workflow", "tenant", "m", **{"system": SYSTEM, **fields})
 
     def forget(self) -> None:
         """As after a restart."""
-        self.prompts = Prompts(cast("Any", self.chains), 2**20)
+        self.prompts = Prompts(cast("Any", self.chains), 2**20, self.rules)
 
     async def build(self, given: Append | Conversation, tools: tuple[Tool, ...] | None = None) -> Prompt:
         """The prompt after the head."""
@@ -176,6 +177,29 @@ async def test_a_summary_replaces_what_it_stands_for(talk: Talk) -> None:
 async def test_a_long_conversation_is_matched_in_a_thread(talk: Talk) -> None:
     long = Conversation((*RESENT[:-1], user("x" * 600_000)))
     assert (await talk.build(long)).break_reason is None
+
+
+async def test_volatile_blocks_do_not_break_the_context() -> None:
+    billing = "bill: {}\n" + SYSTEM
+    talk = Talk(await load("emulated"), VolatileRule("bill: .*"), system=billing.format(1))
+    first = await talk.step(Append((user("one"),)), "first", assistant("first"))
+    assert (first.system, first.volatile_blocks) == (SYSTEM, 1)
+    said = (user("one"), assistant("first"), user("two"))
+    again = await talk.build(Conversation((Message(Role.SYSTEM, billing.format(2)), *said)))
+    assert (again.break_reason, again.volatile_blocks, again.messages) == (None, 1, (user("two"),))
+    other = await talk.build(Conversation((Message(Role.SYSTEM, billing.format(2) + "!"), *said)))
+    assert other.break_reason is ReuseBreak.SYSTEM_CHANGED
+    assert (await talk.build(Append((user("two"),)))).volatile_blocks == 0
+
+
+async def test_moved_blocks_are_seen_at_the_end_and_do_not_count_as_said() -> None:
+    talk = Talk(await load("emulated"), VolatileRule("now: .*", move=True))
+    system = (Message(Role.SYSTEM, SYSTEM + "\nnow: 1"), Message(Role.SYSTEM, SYSTEM + "\nnow: 2"))
+    first = await talk.step(Conversation((system[0], user("one"))), "first", assistant("first"))
+    assert talk.chat.tokenizer.decode(first.rendered).endswith("one\n\nnow: 1<|im_end|>\n<|im_start|>assistant\n")
+    second = await talk.build(Conversation((system[1], user("one"), assistant("first"), user("two"))))
+    assert (second.break_reason, second.messages) == (None, (user("two"),))
+    assert "two\n\nnow: 2" in talk.chat.tokenizer.decode(second.rendered)
 
 
 def _stored(talk: Talk) -> list[Message]:

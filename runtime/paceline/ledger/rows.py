@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Row
 
+from paceline.ledger.reuse_rows import reuse_from_row, reuse_values
 from paceline.routing.pools import PoolChoice, PoolReason
 from paceline.workflow.model import (
     Budget,
@@ -19,8 +20,6 @@ from paceline.workflow.model import (
     Outcome,
     OutcomeKind,
     OutcomeSource,
-    Reuse,
-    ReuseBreak,
     Sampling,
     Segments,
     Speculation,
@@ -262,7 +261,7 @@ def attempt_end_values(end: AttemptEnd) -> Values:
 
 def step_end_values(end: AttemptEnd) -> Values:
     """The columns of `steps` that its end sets."""
-    segments, reuse = end.segments, end.reuse
+    segments = end.segments
     return {
         "state": end.state.value,
         "output": to_json(end.output) if end.output else None,
@@ -273,13 +272,7 @@ def step_end_values(end: AttemptEnd) -> Values:
         "generated_ids": segments and segments.generated,
         "tokenizer_hash": segments and segments.tokenizer_hash,
         "template_hash": segments and segments.template_hash,
-        "reuse_prompt_tokens": reuse and reuse.prompt_tokens,
-        "reuse_carried_tokens": reuse and reuse.carried_tokens,
-        "reuse_rendered_tokens": reuse and reuse.rendered_tokens,
-        "reuse_break": reuse and reuse.break_reason and reuse.break_reason.value,
-        "reuse_break_message": reuse and reuse.break_message,
-        "reuse_dropped_tokens": reuse and reuse.dropped_tokens,
-        "reuse_kept_reasoning_tokens": reuse and reuse.kept_reasoning_tokens,
+        **reuse_values(end.reuse),
         "error_reason": end.error_reason,
         "error_message": end.error_message,
         "ended_at": to_microseconds(end.ended_at),
@@ -305,7 +298,7 @@ def step_from_row(row: Row[Any], preambles: Mapping[str | None, Preamble]) -> St
         segments=_segments(row),
         finish_reason=FinishReason(row.finish_reason) if row.finish_reason else None,
         usage=_usage(row),
-        reuse=_reuse(row),
+        reuse=reuse_from_row(row),
         speculation=_speculation(row),
         step_class=row.step_class,
         pool=_pool(row),
@@ -342,21 +335,6 @@ def _usage(row: Row[Any]) -> Usage:
         reasoning=row.reasoning_tokens,
         prompt_source=UsageSource(row.prompt_source) if row.prompt_source else None,
         output_source=UsageSource(row.output_source) if row.output_source else None,
-    )
-
-
-def _reuse(row: Row[Any]) -> Reuse | None:
-    if row.reuse_prompt_tokens is None:
-        return None
-    reason = ReuseBreak(row.reuse_break) if row.reuse_break else None
-    return Reuse(
-        row.reuse_prompt_tokens,
-        row.reuse_carried_tokens,
-        row.reuse_rendered_tokens,
-        reason,
-        row.reuse_break_message,
-        row.reuse_dropped_tokens,
-        row.reuse_kept_reasoning_tokens,
     )
 
 

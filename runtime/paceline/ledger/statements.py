@@ -153,7 +153,7 @@ END_STEP = HotStatement(
             *("state", "output", "malformed_tool_calls", "finish_reason", "carried_tokens", "rendered_ids"),
             *("generated_ids", "tokenizer_hash", "template_hash", "reuse_prompt_tokens", "reuse_carried_tokens"),
             *("reuse_rendered_tokens", "reuse_break", "reuse_break_message", "reuse_dropped_tokens"),
-            *("reuse_kept_reasoning_tokens", "error_reason", "error_message", "ended_at"),
+            *("reuse_kept_reasoning_tokens", "reuse_volatile_blocks", "error_reason", "error_message", "ended_at"),
         )
     )
 )

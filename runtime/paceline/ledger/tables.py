@@ -143,6 +143,7 @@ steps = Table(
     Column("reuse_break_message", Integer),
     Column("reuse_dropped_tokens", BigInteger),
     Column("reuse_kept_reasoning_tokens", BigInteger),
+    Column("reuse_volatile_blocks", Integer),
     Column("attempt_count", Integer, nullable=False),
     Column("last_attempt_id", _ID),
     Column("error_reason", _ID, nullable=False),

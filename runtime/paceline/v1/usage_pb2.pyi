@@ -247,6 +247,7 @@ class Reuse(_message.Message):
     BREAK_MESSAGE_INDEX_FIELD_NUMBER: _builtins.int
     DROPPED_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     KEPT_REASONING_TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    VOLATILE_BLOCK_COUNT_FIELD_NUMBER: _builtins.int
     prompt_token_count: _builtins.int
     """Length of the whole prompt in tokens."""
     carried_token_count: _builtins.int
@@ -267,6 +268,10 @@ class Reuse(_message.Message):
     """Carried tokens of earlier reasoning that the chat template would have left out. Not set for steps from before
     this was kept.
     """
+    volatile_block_count: _builtins.int
+    """Volatile blocks that were taken out of the system prompt which came with this step. Not set for steps from before
+    this was kept.
+    """
     def __init__(
         self,
         *,
@@ -277,10 +282,11 @@ class Reuse(_message.Message):
         break_message_index: _builtins.int | None = ...,
         dropped_token_count: _builtins.int | None = ...,
         kept_reasoning_token_count: _builtins.int | None = ...,
+        volatile_block_count: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_break_message_index", b"_break_message_index", "_dropped_token_count", b"_dropped_token_count", "_kept_reasoning_token_count", b"_kept_reasoning_token_count", "break_message_index", b"break_message_index", "dropped_token_count", b"dropped_token_count", "kept_reasoning_token_count", b"kept_reasoning_token_count"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_break_message_index", b"_break_message_index", "_dropped_token_count", b"_dropped_token_count", "_kept_reasoning_token_count", b"_kept_reasoning_token_count", "_volatile_block_count", b"_volatile_block_count", "break_message_index", b"break_message_index", "dropped_token_count", b"dropped_token_count", "kept_reasoning_token_count", b"kept_reasoning_token_count", "volatile_block_count", b"volatile_block_count"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_message_index", b"_break_message_index", "_dropped_token_count", b"_dropped_token_count", "_kept_reasoning_token_count", b"_kept_reasoning_token_count", "break_message_index", b"break_message_index", "break_reason", b"break_reason", "carried_token_count", b"carried_token_count", "dropped_token_count", b"dropped_token_count", "kept_reasoning_token_count", b"kept_reasoning_token_count", "prompt_token_count", b"prompt_token_count", "rendered_token_count", b"rendered_token_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_break_message_index", b"_break_message_index", "_dropped_token_count", b"_dropped_token_count", "_kept_reasoning_token_count", b"_kept_reasoning_token_count", "_volatile_block_count", b"_volatile_block_count", "break_message_index", b"break_message_index", "break_reason", b"break_reason", "carried_token_count", b"carried_token_count", "dropped_token_count", b"dropped_token_count", "kept_reasoning_token_count", b"kept_reasoning_token_count", "prompt_token_count", b"prompt_token_count", "rendered_token_count", b"rendered_token_count", "volatile_block_count", b"volatile_block_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__break_message_index: _TypeAlias = _typing.Literal["break_message_index"]  # noqa: Y015
     _WhichOneofArgType__break_message_index: _TypeAlias = _typing.Literal["_break_message_index", b"_break_message_index"]  # noqa: Y015
@@ -288,12 +294,16 @@ class Reuse(_message.Message):
     _WhichOneofArgType__dropped_token_count: _TypeAlias = _typing.Literal["_dropped_token_count", b"_dropped_token_count"]  # noqa: Y015
     _WhichOneofReturnType__kept_reasoning_token_count: _TypeAlias = _typing.Literal["kept_reasoning_token_count"]  # noqa: Y015
     _WhichOneofArgType__kept_reasoning_token_count: _TypeAlias = _typing.Literal["_kept_reasoning_token_count", b"_kept_reasoning_token_count"]  # noqa: Y015
+    _WhichOneofReturnType__volatile_block_count: _TypeAlias = _typing.Literal["volatile_block_count"]  # noqa: Y015
+    _WhichOneofArgType__volatile_block_count: _TypeAlias = _typing.Literal["_volatile_block_count", b"_volatile_block_count"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__break_message_index) -> _WhichOneofReturnType__break_message_index | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__dropped_token_count) -> _WhichOneofReturnType__dropped_token_count | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kept_reasoning_token_count) -> _WhichOneofReturnType__kept_reasoning_token_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__volatile_block_count) -> _WhichOneofReturnType__volatile_block_count | None: ...
 
 Global___Reuse: _TypeAlias = Reuse  # noqa: Y015
 

@@ -144,6 +144,8 @@ class Reuse:
     """Tokens of the context so far that the prompt does not have in their place any more; None: was not kept."""
     kept_reasoning_tokens: int | None = None
     """Carried tokens of earlier reasoning that the template would have left out; None: was not kept."""
+    volatile_blocks: int | None = None
+    """Volatile blocks that were taken out of the system prompt; None: was not kept."""
 
 
 @dataclass(frozen=True, slots=True)

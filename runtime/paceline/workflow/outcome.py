@@ -121,4 +121,5 @@ def reuse_of(prompt: Prompt, replica: Replica, cached: int | None) -> Reuse:
         prompt.break_message,
         prompt.dropped,
         prompt.kept_reasoning,
+        prompt.volatile_blocks,
     )

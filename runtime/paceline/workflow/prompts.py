@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.errors import StepNotFound
 from paceline.transcript.chat import ChatModel
 from paceline.transcript.context import Context, pack
 from paceline.transcript.matching import Match, match
-from paceline.workflow.commands import Append, RunStep
+from paceline.transcript.volatile import Steady, VolatileBlocks
+from paceline.workflow.commands import Append, Conversation, RunStep
 from paceline.workflow.heads import Head, continued, head_of
 from paceline.workflow.model import Message, ReuseBreak, Role, Segments, Step, Tool, TranscriptPolicy, Workflow
 from paceline.workflow.ports import Ledger
@@ -39,6 +40,8 @@ class Prompt:
     """Tokens of the context so far that are not in their place any more."""
     kept_reasoning: int
     """Carried tokens of earlier reasoning that the template would have left out."""
+    volatile_blocks: int
+    """Volatile blocks that were taken out of the system prompt."""
 
     def segments(self, chat: ChatModel, generated: Sequence[int]) -> Segments:
         """What the step adds to the transcript."""
@@ -86,6 +89,10 @@ class _Source:
     parent: Head | None
     """The step that is."""
     messages: tuple[Message, ...]
+    """What is new, as the client said it."""
+    shown: tuple[Message, ...]
+    """The same with moved blocks of the system prompt at its end."""
+    steady: Steady
     system: str
     tools: tuple[Tool, ...]
     policy: TranscriptPolicy
@@ -96,8 +103,9 @@ class _Source:
 class Prompts:
     """Builds prompts. Heads of recent steps stay in memory, the least recently used ones leave first."""
 
-    def __init__(self, ledger: Ledger, cache_bytes: int) -> None:
+    def __init__(self, ledger: Ledger, cache_bytes: int, volatile: VolatileBlocks) -> None:
         self._ledger = ledger
+        self._volatile = volatile
         self._heads: OrderedDict[tuple[str, str], Head] = OrderedDict()
         """By tenant and step: a tenant never continues what is another's."""
         self._room = cache_bytes
@@ -121,12 +129,13 @@ class Prompts:
         expected = await self._head(command.tenant, parent_step_id, chat) if parent_step_id else None
         if expected:
             await self._check_parent(expected, workflow)
-        in_force = expected.system if expected else workflow.system
+        steady, given = self._take_out(command.input, workflow, expected)
+        in_force = expected.system if expected else steady.system
         parent = expected
-        if isinstance(command.input, Append):
-            found = Match(parent_step_id, command.input.messages, in_force)
+        if isinstance(given, Append):
+            found = Match(parent_step_id, given.messages, in_force)
         else:
-            found = await _match(command.input.messages, expected, in_force)
+            found = await _match(given.messages, expected, in_force)
             if expected and found.parent_step_id != expected.step_id:
                 kept = found.parent_step_id
                 parent = await self._head(command.tenant, kept, chat) if kept else None
@@ -134,6 +143,8 @@ class Prompts:
             expected=expected,
             parent=parent,
             messages=found.new_messages,
+            shown=steady.at_end(found.new_messages),
+            steady=steady,
             system=found.system,
             tools=tools,
             policy=workflow.transcript_policy,
@@ -142,21 +153,33 @@ class Prompts:
         )
         return await self._render(command.tenant, chat, source)
 
+    def _take_out(
+        self, given: Append | Conversation, workflow: Workflow, expected: Head | None
+    ) -> tuple[Steady, Append | Conversation]:
+        """The system prompt that is given now, if one is, and the input without its volatile blocks."""
+        if isinstance(given, Conversation) and given.messages[0].role is Role.SYSTEM:
+            first, *rest = given.messages
+            steady = self._volatile.take_out(first.content)
+            return steady, Conversation((replace(first, content=steady.system), *rest))
+        if expected is None:
+            return self._volatile.take_out(workflow.system), given
+        return Steady(expected.system), given
+
     async def _render(self, tenant: str, chat: ChatModel, source: _Source) -> Prompt:
         parent, system, tools = source.parent, source.system, source.tools
         reason, base = source.reason, Context.empty()
         if parent is None:
-            ids = await chat.render_first(system, tools, source.messages)
+            ids = await chat.render_first(system, tools, source.shown)
         elif changed := await self._why_in_full(tenant, chat, parent, source):
             # A template that goes its own way is only named when nothing else broke.
             reason = reason or changed if changed is ReuseBreak.TEMPLATE_RERENDER else changed
             history = await self._history(tenant, parent)
-            ids = await chat.render_first(system, tools, [*history, *source.messages])
+            ids = await chat.render_first(system, tools, [*history, *source.shown])
             if parent.tokenizer_hash == chat.tokenizer_hash:
                 base = parent.context.common(Context.empty().extend(ids))
         else:
             base = parent.context
-            ids = await chat.render_continuation(source.messages, tools, closed=parent.closed)
+            ids = await chat.render_continuation(source.shown, tools, closed=parent.closed)
         appended = parent is not None and base is parent.context
         rendered = ids if appended else ids[base.tokens :]
         context = base.extend(rendered)
@@ -173,6 +196,7 @@ class Prompts:
             break_message=source.break_message,
             dropped=0 if base is before else before.tokens - before.common(context).tokens,
             kept_reasoning=_kept_reasoning(parent, source.messages, chat) if appended else 0,
+            volatile_blocks=source.steady.count,
         )
 
     async def _why_in_full(self, tenant: str, chat: ChatModel, parent: Head, source: _Source) -> ReuseBreak | None:
@@ -183,7 +207,7 @@ class Prompts:
             history = await self._history(tenant, parent)
             leading = [Message(Role.SYSTEM, source.system)] if source.system else []
             rewritten = await asyncio.to_thread(
-                chat.rewrites, [*leading, *history[:-1]], history[-1], source.messages, source.tools
+                chat.rewrites, [*leading, *history[:-1]], history[-1], source.shown, source.tools
             )
             return ReuseBreak.TEMPLATE_RERENDER if rewritten else None
         return None

@@ -44,6 +44,7 @@ def reuse_to_proto(reuse: Reuse) -> pb.Reuse:
         break_message_index=reuse.break_message,
         dropped_token_count=reuse.dropped_tokens,
         kept_reasoning_token_count=reuse.kept_reasoning_tokens,
+        volatile_block_count=reuse.volatile_blocks,
     )
 
 
