@@ -59,7 +59,7 @@ def test_the_record_is_that_of_the_workflows_with_an_outcome() -> None:
 def test_output_costs_by_the_speed_of_its_class() -> None:
     edit = StepRun("a", "code edit", 10, 100, 10.0)
     talk = StepRun("b", "free text", 10, 100, 50.0)
-    cells = [Cell(OFF, 2, 0, (edit, talk), 60.0), Cell(Setting("ngram", 4), 2, 0, (edit,), 10.0)]
+    cells = [Cell(OFF, 2, 0, (edit, talk), 30.0), Cell(Setting("ngram", 4), 2, 0, (edit,), 5.0)]
     (study,) = studies_of(cells, ["ngram"])
     found = Recorded(3, 3, 2, 36.0, {"code edit": 1000, "free text": 200})
     off = (36.0 + 1000 / (10 * 2) + 200 / (2 * 2)) / 3600 * 5 / 2

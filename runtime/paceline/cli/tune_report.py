@@ -83,7 +83,7 @@ class Report:
         out.print(self.title)
         for analysis in self.analyses:
             study = analysis.study
-            out.print(f"\n{study.concurrency} at once")
+            out.print(f"\nat most {study.concurrency} at once, {study.at_once:.1f} on average")
             money = {
                 name: {one: value(one) for one in study.points} for name, value in self._money(analysis).items()
             }
@@ -134,6 +134,7 @@ class Report:
         money = self._money(analysis)
         return {
             "concurrency": study.concurrency,
+            "mean_steps_at_once": study.at_once,
             "points": [
                 _point(point, analysis) | {name: value(point.setting) for name, value in money.items()}
                 for point in study.points.values()

@@ -34,7 +34,7 @@ def measured(analysis: Analysis, draft: str, money: Mapping[str, Mapping[Setting
             _number(point.speed, 1),
             _number(point.spread, 1),
             _number(speed, 1),
-            f"{error(speed, point.speed):+.0%}" if speed and point.speed else "-",
+            _error(speed, point, analysis),
             _number(1e3 / point.speed if point.speed else None, 1),
             speed_up(point, analysis),
             *(_number(amounts[point.setting], DIGITS[name]) for name, amounts in money.items()),
@@ -61,6 +61,14 @@ def speed_up(point: Point, analysis: Analysis) -> str:
     """Against no speculation."""
     off = analysis.study.off
     return f"{point.speed / off.speed:.2f}" if off and off.speed and point.speed else "-"
+
+
+def _error(predicted: float | None, point: Point, analysis: Analysis) -> str:
+    """Of a predicted speed; "fit" where the prediction was made from this very point."""
+    times = analysis.times.get(point.setting.draft)
+    if predicted is None or times is None or not point.speed:
+        return "-"
+    return "fit" if point.k in (times.low_k, times.high_k) else f"{error(predicted, point.speed):+.0%}"
 
 
 def _table(*columns: str) -> Table:

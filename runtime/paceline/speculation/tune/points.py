@@ -55,6 +55,11 @@ class Point:
         return max(self.speeds) - min(self.speeds) if len(self.repeats) > 1 else None
 
     @property
+    def at_once(self) -> float | None:
+        """Steps that generated at once on average: fewer than asked for while the last ones end alone."""
+        return self.decode_seconds / self.seconds if self.seconds else None
+
+    @property
     def throughput(self) -> float | None:
         """Tokens per second of the server, prompts (cached) and first tokens included."""
         return (self.tokens + len(self.runs)) / self.seconds if self.seconds else None
@@ -101,6 +106,12 @@ class Study:
 
     concurrency: int
     points: Mapping[Setting, Point]
+
+    @property
+    def at_once(self) -> float:
+        """Steps that generated at once on average, all settings together."""
+        seconds = sum(point.seconds for point in self.points.values())
+        return sum(point.decode_seconds for point in self.points.values()) / (seconds or 1.0)
 
     @property
     def off(self) -> Point | None:

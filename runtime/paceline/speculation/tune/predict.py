@@ -3,8 +3,8 @@
 How many checks and how many steps without a draft it takes: `tune.forecast`. How long they last: one without a
 draft what it lasts with speculation off; one that checks a draft by the smallest and the largest measured K. Where
 drafting takes passes of its own, T(K) = a + b * K. Where it is a lookup, only the check grows: it lasts what
-reading the weights takes however few tokens it has, and from some K on in proportion to its K + 1 tokens, whichever
-is more.
+reading the weights takes however few tokens it has, and from some K on in proportion to its K + 1 tokens,
+whichever is more.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class ResultFile:
             raise ConfigError(f"--output {path}: {error.strerror}; name another file") from None
 
     def add(self, cell: Cell) -> None:
-        """Keep a cell. It is on disk when this returns. Raises `OSError`, and `ConfigError` for one of another
-        version of the engine, and where somebody else has written to the file."""
+        """Keep a cell. It is on disk when this returns. Raises `ConfigError` where it cannot be written, for one of
+        another version of the engine, and where somebody else has written to the file."""
         self.check_engine(cell.engine)
         self._append(cell)
         self.cells.append(cell)
@@ -86,6 +86,16 @@ class ResultFile:
 
     def _append(self, line: Conditions | Cell) -> None:
         content = msgspec.json.encode(line) + b"\n"
+        try:
+            self._write(content)
+        except OSError as error:
+            raise ConfigError(
+                f"--output {self.path}: {error.strerror}; make room, or name another file (what it has is kept)"
+            ) from None
+        self._size += len(content)
+        self._found = self._size
+
+    def _write(self, content: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("r+b" if self.path.exists() else "wb") as file:
             if file.seek(0, os.SEEK_END) != self._found:
@@ -95,5 +105,3 @@ class ResultFile:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        self._size += len(content)
-        self._found = self._size

@@ -52,7 +52,8 @@ def usd_per_success(found: Recorded, study: Study, setting: Setting, usd_per_hou
     """The machine's time for the workflows with an outcome, failed ones included, over the successful ones.
 
     Prompts take what they took when they were recorded. Output takes its share of the machine at this setting's
-    speed for its class of steps, or for all where that class was not replayed. None without a success or a speed.
+    speed for its class of steps, or for all where that class was not replayed, shared by as many steps as
+    generated at once on average. None without a success or a speed.
     """
     point = study.points.get(setting)
     if not found.succeeded or point is None or not point.speed:
@@ -60,5 +61,5 @@ def usd_per_success(found: Recorded, study: Study, setting: Setting, usd_per_hou
     seconds = found.prefill_seconds
     for kind, tokens in found.output.items():
         speed = point.only(lambda run, kind=kind: kind_of(run) == kind).speed or point.speed  # type: ignore[misc]
-        seconds += tokens / (speed * study.concurrency)
+        seconds += tokens / (speed * max(1.0, point.at_once or 1.0))
     return seconds / HOUR * usd_per_hour / found.succeeded
