@@ -2,7 +2,8 @@
 
 Conversations of an agent: a tool call with program text in its arguments, its result, and so on; sent again as a
 client in another language writes it, with other layout and order of the arguments and without the reasoning.
-Nothing is tokenized and nothing is read from the ledger; the hashes of what is stored were kept when each step ended.
+Nothing is tokenized and nothing is read from the ledger; the hashes of what is stored were kept when each step
+ended.
 """
 
 from __future__ import annotations

@@ -237,7 +237,8 @@ class Prompts:
 
 async def _match(messages: Sequence[Message], expected: Head | None, system: str) -> Match:
     trail = expected.trail if expected else ()
-    if sum(len(message.content) for message in messages) > MATCH_AT_ONCE_CHARACTERS:
+    arguments = sum(len(call.arguments_json) for message in messages for call in message.tool_calls)
+    if arguments + sum(len(message.content) for message in messages) > MATCH_AT_ONCE_CHARACTERS:
         return await asyncio.to_thread(match, messages, trail, system)
     return match(messages, trail, system)
 
