@@ -181,6 +181,13 @@ def test_results_of_parallel_calls_match_by_the_call(results: list[Message], fit
     assert found.parent_step_id == ("two" if fits else "one")
 
 
+@pytest.mark.parametrize("at", [2, 3])
+def test_an_edited_result_is_named_where_the_client_put_it(at: int) -> None:
+    sent = [FIRST, assistant("", A, B), result("2", "call_b"), result("1", "call_a"), TWO, NEW]
+    sent[at] = replace(sent[at], content="other")
+    assert match(sent, trail_of(PARALLEL)[0], "").break_message == at
+
+
 def test_calls_without_ids_are_answered_in_their_order() -> None:
     nameless = assistant("", replace(A, tool_call_id=""), replace(B, tool_call_id=""))
     chain = trail_of(PARALLEL)[0]

@@ -22,6 +22,11 @@ def test_what_is_left_is_the_same_each_time() -> None:
     assert blocks.take_out(SYSTEM.format(1, "noon")).system == blocks.take_out(SYSTEM.format(2, "one")).system
 
 
+def test_each_block_of_a_rule_counts() -> None:
+    steady = VolatileBlocks([CLOCK]).take_out("<now>\n1\n</now>\nBe brief.\n<now>\n2\n</now>")
+    assert steady == Steady("Be brief.\n", ("<now>\n1\n</now>", "<now>\n2\n</now>"), 2)
+
+
 def test_only_whole_lines_count() -> None:
     text = "See x-billing-header: 1"
     assert VolatileBlocks([BILLING]).take_out(text) == Steady(text)
