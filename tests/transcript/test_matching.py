@@ -117,6 +117,9 @@ def test_arguments_that_are_no_json_are_compared_as_text() -> None:
     assert not same(assistant("", broken), assistant("", other))
     assert same(assistant("", ToolCall("1", "x", "")), assistant("", ToolCall("2", "x", "{}")))
     assert not same(assistant("", call("a")), assistant("", call("b")))
+    huge, larger = ToolCall("1", "x", '{"n": 1e400}'), ToolCall("1", "x", '{"n": 1e999}')
+    assert same(assistant("", huge), assistant("", huge))
+    assert not same(assistant("", huge), assistant("", larger))
 
 
 def same(sent: Message, stored: Message) -> bool:

@@ -131,7 +131,7 @@ def _meaning(call: ToolCall) -> str:
     """The arguments without the layout of their JSON; text that is none is compared as it is."""
     try:
         value = json.loads(call.arguments_json or "{}", parse_float=_number)
-        return json.dumps(value, sort_keys=True)
+        return json.dumps(value, sort_keys=True, allow_nan=False)
     except (ValueError, RecursionError):
         return call.arguments_json
 
