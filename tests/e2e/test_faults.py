@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,13 @@ from tests.e2e.calls import read, request, stub
 from tests.e2e.conftest import Emulator
 from tests.e2e.servers import FAST, check_idle, free_port
 
+from paceline.v1.message_pb2 import Message, Role
 from paceline.v1.step_service_pb2 import (
+    Conversation,
+    RunStepRequest,
     StepPhase,
 )
+from paceline.v1.usage_pb2 import ReuseBreak
 
 pytestmark = pytest.mark.slow
 
@@ -123,4 +128,26 @@ async def test_an_engine_fault_is_retryable_and_billed(
             "failed",
             "finished",
         ]
+        check_idle(paceline)
+
+
+async def test_an_edited_conversation_that_runs_again_says_what_it_broke(emulator: MakeEmulator, run: Run) -> None:
+    engine = emulator(*FAST)
+    async with run(engine.url) as paceline, stub(paceline.target) as steps:
+        workflow = await paceline.client.create_workflow()
+        one = Message(role=Role.ROLE_USER, content="one")
+        for content in ("one", "two"):
+            assert (await read(steps.RunStep(request(workflow.workflow_id, content)))).code.name == "OK"
+        first = paceline.sql("select step_id, output from steps order by created_at, step_id")[0]
+        said = Message(role=Role.ROLE_ASSISTANT, content=json.loads(first["output"])["content"])
+        conversation = Conversation(messages=[one, said, Message(role=Role.ROLE_USER, content="other")])
+        ask = RunStepRequest(workflow_id=workflow.workflow_id, request_id="request-one", conversation=conversation)
+        await engine.fault(kind="refuse", status=503)
+        assert (await read(steps.RunStep(ask))).verdict == ("UNAVAILABLE", "ENGINE_UNAVAILABLE")
+        again = await read(steps.RunStep(ask))
+        reuse = again.responses[-1].finished.reuse
+        assert reuse.break_reason == ReuseBreak.REUSE_BREAK_EDITED_HISTORY
+        assert (reuse.break_message_index, reuse.dropped_token_count > 0) == (2, True)
+        (row,) = paceline.sql("select parent_step_id from steps where request_id = 'request-one'")
+        assert row["parent_step_id"] == first["step_id"]
         check_idle(paceline)

@@ -22,6 +22,7 @@ from paceline.transcript.chat import ChatModel
 from paceline.workflow import outcome
 from paceline.workflow.attempt import Attempt, utcnow
 from paceline.workflow.closing import Closer, to_the_end
+from paceline.workflow.commands import Conversation
 from paceline.workflow.events import Event, Phase
 from paceline.workflow.identity import cache_salt, new_id
 from paceline.workflow.model import Sampling, Step, StepState, Usage, Workflow
@@ -87,8 +88,7 @@ class Dispatcher:
         if workflow.model not in self._models:
             raise ModelNotFound(f"model {workflow.model} is no longer configured", model=workflow.model)
         served = self._models[workflow.model]
-        parent = stored.parent_step_id if stored else (run.command.parent_step_id or workflow.head_step_id)
-        prompt = await self._prompts.build(run.command, workflow, served.chat, parent)
+        prompt = await self._prompt(run, workflow, served.chat, stored)
         _room(prompt, self._replicas.context_limit(served.name), None)
         job = _Job(run, stored or self._new_step(run, workflow, prompt), served, prompt)
         try:
@@ -98,6 +98,18 @@ class Dispatcher:
         except BaseException as error:
             await self._close_failed(job, run.why or error)
             raise
+
+    async def _prompt(self, run: StepRun, workflow: Workflow, chat: ChatModel, stored: Step | None) -> Prompt:
+        """The prompt of a step. One that runs again keeps its parent; that of a conversation is found once more,
+        so that its prompt tells what it broke, unless the head has moved meanwhile."""
+        command = run.command
+        if stored is None or isinstance(command.input, Conversation):
+            head = command.parent_step_id or workflow.head_step_id
+            prompt = await self._prompts.build(command, workflow, chat, head)
+            found = prompt.parent.step_id if prompt.parent else None
+            if stored is None or found == stored.parent_step_id:
+                return prompt
+        return await self._prompts.build(command, workflow, chat, stored.parent_step_id)
 
     async def checkpoint(self) -> None:
         """Write down what the running attempts have used so far; without a token yet, the opening stands."""
