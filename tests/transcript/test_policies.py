@@ -10,7 +10,7 @@ from tests.transcript.conversations import READ, assistant, call, result, user
 from tests.workflow.test_prompts import Talk
 
 from paceline.transcript.chat import load
-from paceline.workflow.commands import Append
+from paceline.workflow.commands import Append, Conversation
 from paceline.workflow.model import ReuseBreak, TranscriptPolicy
 
 THOUGHT = assistant("first", reasoning="hm")
@@ -73,3 +73,13 @@ async def test_a_template_that_changes_nothing_is_appended_to(folder_of: Callabl
     await plain.step(Append((user("one"),)), text, assistant("first"))
     asked = await plain.build(Append((user("two"),)))
     assert (asked.break_reason, asked.dropped) == (None, 0)
+
+
+async def test_results_of_a_conversation_need_no_name_of_a_tool(folder_of: Callable[[str], Path]) -> None:
+    gpt_oss = Talk(await load(str(folder_of("gptoss"))), tools=(READ,))
+    text = '<|channel|>commentary to=functions.read_file<|constrain|>json<|message|>{"path": "a.py"}'
+    await gpt_oss.step(Append((user("one"),)), text, assistant("", call("a.py")))
+    said = (user("one"), assistant("", call("a.py", "x1")), result("x", "x1", name=""))
+    asked = await gpt_oss.build(Conversation(said))
+    assert (asked.break_reason, asked.messages) == (None, (result("x", "x1"),))
+    assert "functions.read_file to=assistant" in gpt_oss.chat.tokenizer.decode(asked.rendered)

@@ -168,6 +168,33 @@ async def test_another_system_prompt_renders_again_but_appends_only_what_is_new(
     )
 
 
+async def test_a_conversation_without_a_system_prompt_has_that_of_the_workflow(talk: Talk) -> None:
+    other = (Message(Role.SYSTEM, "Be long."), *RESENT[1:])
+    await talk.step(Conversation(other), "four", assistant("four"))
+    assert (await talk.build(Append((user("five"),)))).system == "Be long."
+    bare = await talk.build(Conversation((*RESENT[1:], assistant("four"), user("five"))))
+    assert (bare.system, bare.break_reason, bare.break_message) == (SYSTEM, ReuseBreak.SYSTEM_CHANGED, 0)
+    assert bare.messages == (user("five"),)
+    said = [*_stored(talk)[:-1], user("five")]
+    assert bare.context.prompt_json() == _json(await talk.chat.render_first(SYSTEM, (READ, RUN), said))
+
+
+async def test_blocks_of_the_workflow_are_moved_once() -> None:
+    talk = Talk(await load("emulated"), VolatileRule("now: .*", move=True), system=SYSTEM + "\nnow: 1")
+    first = await talk.step(Conversation((user("one"),)), "first", assistant("first"))
+    assert first.volatile_blocks == 1
+    second = await talk.build(Conversation((user("one"), assistant("first"), user("two"))))
+    assert (second.break_reason, second.volatile_blocks) == (None, 0)
+    assert "now:" not in talk.chat.tokenizer.decode(second.rendered)
+
+
+async def test_the_preamble_counts_as_memory(talk: Talk) -> None:
+    head = (await talk.build(Append((user("four"),)))).parent
+    assert head
+    more = replace(head, system=head.system + "x" * 1000, tools=(*head.tools, Tool("t", "y" * 50, "z" * 500)))
+    assert more.size - head.size == 1550
+
+
 async def test_a_summary_replaces_what_it_stands_for(talk: Talk) -> None:
     prompt = await talk.build(Conversation((RESENT[0], user("So far: x is 1."), user("Go on."))))
     assert (prompt.break_reason, prompt.break_message, prompt.parent) == (ReuseBreak.COMPACTED, 1, None)

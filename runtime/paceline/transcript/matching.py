@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.errors import InvalidMessage
 from paceline.transcript.fingerprint import Trail, agrees, is_answer, keys_of, same_role
@@ -17,7 +17,7 @@ class Match:
     parent_step_id: str | None
     new_messages: tuple[Message, ...]
     system: str
-    """The system prompt in force: the conversation's own, else the one that was."""
+    """The system prompt in force from here on."""
     break_reason: ReuseBreak | None = None
     """Why the conversation does not continue the last step of the chain."""
     break_message: int | None = None
@@ -25,18 +25,19 @@ class Match:
     only ends earlier."""
 
 
-def match(conversation: Sequence[Message], chain: Trail, system: str) -> Match:
+def match(conversation: Sequence[Message], chain: Trail, system: str, own: str | None = None) -> Match:
     """Compare a conversation with a stored chain, message by message. Work for the bytes that were sent.
 
     It continues the deepest step whose whole input and answer it begins with. Of an answer, outer whitespace, call
     ids and the layout of the arguments' JSON do not matter, and the reasoning may be left out: it keeps its
     generated ids. Results of parallel calls may come in any order. Anything else is the same only if every
-    character of its content is. A leading system message is the system prompt: another one than `system`, the one
-    in force, is a break at the first message. Raises `InvalidMessage` when nothing follows the matched answers: a
+    character of its content is. A leading system message is the system prompt, without one it is `own` (None: the
+    one in force): another one than `system`, the one in force, is a break at the first message. New results
+    without a tool's name get that of their call. Raises `InvalidMessage` when nothing follows the matched answers: a
     conversation that ends with one asks for nothing.
     """
     messages, leading = tuple(conversation), 0
-    given = system
+    given = system if own is None else own
     if messages and messages[0].role is Role.SYSTEM:
         given, messages, leading = messages[0].content, messages[1:], 1
     sent = keys_of(messages)
@@ -45,7 +46,7 @@ def match(conversation: Sequence[Message], chain: Trail, system: str) -> Match:
     shorter = min(len(sent.keys), len(stored))
     at = next((index for index, (one, other) in pairs if not agrees(one, other)), shorter)
     parent, matched = _deepest(chain, at)
-    new = _some(messages[matched:])
+    new = _some(_named(messages)[matched:])
     if chain and given != system:
         return Match(parent, new, given, ReuseBreak.SYSTEM_CHANGED, 0)
     if at == len(stored):
@@ -77,6 +78,18 @@ def _reason(sent: Sequence[bytes], stored: Sequence[bytes], at: int) -> ReuseBre
     keeps_end = any(agrees(key, stored[-1]) for key in sent)
     summary = at == 0 or not same_role(sent[0], stored[0])
     return ReuseBreak.COMPACTED if keeps_end or summary else ReuseBreak.EDITED_HISTORY
+
+
+def _named(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages, each result with the name of the tool whose call it answers: few clients say it again."""
+    names: dict[str, str] = {}
+    result: list[Message] = []
+    for message in messages:
+        if message.role is Role.ASSISTANT:
+            names = {call.tool_call_id: call.tool_name for call in message.tool_calls if call.tool_call_id}
+        name = message.tool_name or names.get(message.tool_call_id, "")
+        result.append(replace(message, tool_name=name) if message.role is Role.TOOL else message)
+    return tuple(result)
 
 
 def _some(new_messages: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -41,9 +41,11 @@ class Head:
 
     @property
     def size(self) -> int:
-        """Bytes in memory, as if it shared nothing with other heads."""
+        """Bytes in memory, as if it shared nothing with other heads; texts as if they were ASCII."""
         keys = sum(len(link.keys) for link in self.trail)
-        return len(self.context.body) + _LINK_BYTES * len(self.trail) + _KEY_BYTES * keys
+        tools = sum(len(tool.description) + len(tool.parameters_json) for tool in self.tools)
+        trail = _LINK_BYTES * len(self.trail) + _KEY_BYTES * keys
+        return len(self.context.body) + len(self.system) + tools + trail
 
 
 def continued(parent: Head | None, step_id: str, messages: Sequence[Message]) -> tuple[Trail, tuple[str, ...]]:

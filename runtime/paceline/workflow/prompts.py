@@ -135,7 +135,7 @@ class Prompts:
         if isinstance(given, Append):
             found = Match(parent_step_id, given.messages, in_force)
         else:
-            found = await _match(given.messages, expected, in_force)
+            found = await _match(given.messages, expected, in_force, steady.system)
             if expected and found.parent_step_id != expected.step_id:
                 kept = found.parent_step_id
                 parent = await self._head(command.tenant, kept, chat) if kept else None
@@ -156,14 +156,16 @@ class Prompts:
     def _take_out(
         self, given: Append | Conversation, workflow: Workflow, expected: Head | None
     ) -> tuple[Steady, Append | Conversation]:
-        """The system prompt that is given now, if one is, and the input without its volatile blocks."""
+        """The system prompt that is given now, and the input without its volatile blocks. New messages keep the
+        one in force; a conversation without one has the workflow's."""
         if isinstance(given, Conversation) and given.messages[0].role is Role.SYSTEM:
             first, *rest = given.messages
             steady = self._volatile.take_out(first.content)
             return steady, Conversation((replace(first, content=steady.system), *rest))
-        if expected is None:
-            return self._volatile.take_out(workflow.system), given
-        return Steady(expected.system), given
+        if expected and isinstance(given, Append):
+            return Steady(expected.system), given
+        own = self._volatile.take_out(workflow.system)
+        return Steady(own.system) if expected else own, given
 
     async def _render(self, tenant: str, chat: ChatModel, source: _Source) -> Prompt:
         parent, system, tools = source.parent, source.system, source.tools
@@ -235,12 +237,13 @@ class Prompts:
         return head
 
 
-async def _match(messages: Sequence[Message], expected: Head | None, system: str) -> Match:
+async def _match(messages: Sequence[Message], expected: Head | None, system: str, own: str) -> Match:
     trail = expected.trail if expected else ()
     arguments = sum(len(call.arguments_json) for message in messages for call in message.tool_calls)
-    if arguments + sum(len(message.content) for message in messages) > MATCH_AT_ONCE_CHARACTERS:
-        return await asyncio.to_thread(match, messages, trail, system)
-    return match(messages, trail, system)
+    said = sum(len(message.content) + len(message.reasoning) for message in messages)
+    if arguments + said > MATCH_AT_ONCE_CHARACTERS:
+        return await asyncio.to_thread(match, messages, trail, system, own)
+    return match(messages, trail, system, own)
 
 
 def history_of(chain: Sequence[Step]) -> list[Message]:
