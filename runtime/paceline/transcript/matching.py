@@ -33,8 +33,10 @@ def match(conversation: Sequence[Message], chain: Trail, system: str, own: str |
     generated ids. Results of parallel calls may come in any order. Anything else is the same only if every
     character of its content is. A leading system message is the system prompt, without one it is `own` (None: the
     one in force): another one than `system`, the one in force, is a break at the first message. New results
-    without a tool's name get that of their call. Raises `InvalidMessage` when nothing follows the matched answers: a
-    conversation that ends with one asks for nothing.
+    without a tool's name get that of their call.
+
+    Raises `InvalidMessage` when nothing follows the matched answers: a conversation that ends with one asks for
+    nothing.
     """
     messages, leading = tuple(conversation), 0
     given = system if own is None else own
