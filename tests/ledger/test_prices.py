@@ -79,3 +79,9 @@ def test_prices_that_cannot_be_right_are_refused(changed: dict[str, str], messag
 @given(st.integers(0, 10**30), st.integers(1, 10**15))
 def test_rounding_is_exact(numerator: int, denominator: int) -> None:
     assert round_half_even(numerator, denominator) == round(Fraction(numerator, denominator))
+
+
+def test_a_miss_costs_the_difference() -> None:
+    assert book().miss_cost("m", 1000) == Cost(120_000, None, "m")
+    assert book(prices={"m": {"input": "0.15", "output": "0.6"}}).miss_cost("m", 1000).list_nanos == 0
+    assert book(prices={}, allow_unpriced=True).miss_cost("m", 1000) == Cost()

@@ -12,9 +12,10 @@ import typer
 from paceline import config
 from paceline.errors import InvalidArgument, WorkflowNotFound
 from paceline.ledger.store import SqlLedger
-from paceline.workflow.model import Workflow
+from paceline.workflow.model import Step, Workflow
 
 T = TypeVar("T")
+PAGE = 500
 
 Tenant = Annotated[str | None, typer.Option(help="Only this tenant. Default: all.")]
 
@@ -42,3 +43,15 @@ async def the_workflow(ledger: SqlLedger, tenant: str | None, workflow_id: str) 
         tenants = ", ".join(item.tenant for item in found)
         raise InvalidArgument(f"--tenant: {workflow_id} exists for {tenants}; name one", field="tenant")
     return found[0]
+
+
+async def steps_of(ledger: SqlLedger, workflow: Workflow) -> list[Step]:
+    """Every step of a workflow, oldest first."""
+    steps: list[Step] = []
+    token = ""
+    while True:
+        page = await ledger.list_steps(workflow.tenant, workflow.workflow_id, PAGE, token)
+        steps += page.items
+        token = page.next_token
+        if not token:
+            return steps

@@ -1,4 +1,4 @@
-"""`paceline workflow`: look at one workflow, or close it."""
+"""`paceline workflow`: look at one workflow, explain it, or close it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.cli.access import Tenant, the_workflow, with_ledger
+from paceline.cli.access import Tenant, steps_of, the_workflow, with_ledger
 from paceline.cli.config import ConfigFile
+from paceline.cli.explain import explain
 from paceline.cli.failure import clear_errors
 from paceline.cli.money import EXAMPLE, usd
 from paceline.cli.outcome import Kind, Note, WorkflowId
@@ -21,8 +22,8 @@ from paceline.ledger.store import SqlLedger
 from paceline.workflow.costs import CostSummary
 from paceline.workflow.model import OutcomeSource, Step, Workflow
 
-app = typer.Typer(help="Show and close workflows.", no_args_is_help=True)
-PAGE = 500
+app = typer.Typer(help="Show, explain and close workflows.", no_args_is_help=True)
+app.command()(explain)
 _Found = tuple[Workflow, CostSummary, list[Step]]
 
 
@@ -50,24 +51,13 @@ def show(
     async def work(ledger: SqlLedger) -> _Found:
         found = await the_workflow(ledger, tenant, workflow_id)
         cost = await CostQueries(ledger).workflow_cost(found.tenant, workflow_id, include_children=False)
-        return found, cost, await _steps(ledger, found)
+        return found, cost, await steps_of(ledger, found)
 
     found = with_ledger(file, work)
     if as_json:
         typer.echo(_json(found))
     else:
         _print(Console(), found)
-
-
-async def _steps(ledger: SqlLedger, workflow: Workflow) -> list[Step]:
-    steps: list[Step] = []
-    token = ""
-    while True:
-        page = await ledger.list_steps(workflow.tenant, workflow.workflow_id, PAGE, token)
-        steps += page.items
-        token = page.next_token
-        if not token:
-            return steps
 
 
 def _json(found: _Found) -> str:

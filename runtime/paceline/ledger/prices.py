@@ -76,6 +76,14 @@ class PriceBook:
         """Nano-USD of a whole uncached prompt and the longest answer; 0 for an unpriced model."""
         return self.list_cost(model, Usage(uncached_prompt=prompt_tokens, output=output_tokens)).list_nanos or 0
 
+    def miss_cost(self, model: str, tokens: int) -> Cost:
+        """What prompt tokens cost more computed than found in the cache; no amount for an unpriced model."""
+        price = self._tokens.get(model)
+        if price is None:
+            return Cost()
+        nanos = round_half_even(tokens * (price.input - price.cached_input), MILLION)
+        return Cost(nanos, price_name=price.name, example_price=price.example)
+
     def infrastructure_cost(self, instance_type: str, seconds: float) -> Cost:
         """Cost of accelerator time; no amount without an hourly price (such as for an empty instance type)."""
         price = self._accelerators.get(instance_type)
