@@ -63,6 +63,14 @@ def test_with_one_pool_there_is_nothing_to_compare() -> None:
     assert (route.choice.saving_seconds, route.choice.prefill_seconds) == (None, None)
 
 
+def test_a_workflow_does_not_wait_for_a_replica_that_holds_nothing_of_it() -> None:
+    pools = taught()
+    step(pools, "w", 0.25, 0)
+    assert step(pools, "w", 0.25, 500).replica == "k4 0"
+    compacted = pools.choose(ask("w"))
+    assert (compacted.choice.reason, compacted.replica) == (PoolReason.COMPACTED, None)
+
+
 def test_pools_that_nobody_knows_are_tried_in_turn() -> None:
     pools = Pools()
     chosen = [pools.choose(ask(f"w {number}")).choice.profile for number in range(2 * TRIES)]

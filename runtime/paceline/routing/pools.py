@@ -135,7 +135,7 @@ class _Known:
 
     def replica(self, profile: str) -> str | None:
         visit = self.visits.get(profile)
-        return visit.replica if visit else None
+        return visit.replica if visit and visit.tokens else None
 
 
 @dataclass(slots=True)
