@@ -203,6 +203,7 @@ def test_an_answer_of_json_calls(text: str, names: list[str]) -> None:
         ("{", 0),
         (ONE[:-1], 1),
         ('{"name": "read_file", "parameters": [1]}', 1),
+        ('{"name": "read_file", "parameters": {"path": "a"}, "arguments": {"path": "b"}}', 1),
         ("<|python_tag|>print(1)", 1),
         ("<|python", 0),
         (f'{ONE};{{"name": "unknown", "parameters": {{}}}}', 1),

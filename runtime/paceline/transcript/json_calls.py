@@ -4,6 +4,7 @@ Nothing marks a call but an optional `<|python_tag|>` before it, so that only th
 where the right reading is debatable:
 
 - An answer is calls only if nothing else is in it, and without the tag only if every name is that of a tool.
+- A call with both `parameters` and `arguments` is none: nobody can tell which are meant.
 - An answer that begins with `{` and cannot become a call is text as soon as that is certain.
 """
 
@@ -126,6 +127,8 @@ def _skip(text: str, position: int) -> int:
 def _decode(text: str) -> ToolCall | None:
     try:
         call = msgspec.json.decode(text.encode(), type=_Call)
+        if bytes(call.arguments) and bytes(call.parameters):
+            return None
         arguments_json = (bytes(call.arguments) or bytes(call.parameters)).decode()
         arguments = json.loads(arguments_json)
     except (msgspec.DecodeError, ValueError, RecursionError):
