@@ -86,9 +86,9 @@ async def test_report_as_a_table(filled: Commands) -> None:
     lines = list(lines_of(text))
     assert lines[1].endswith("list cost retries infra cost per success")
     assert lines[2].endswith("EXAMPLE EXAMPLE EXAMPLE EXAMPLE")
-    assert "t1 1/1 1 1 100 900 50 40 30 2.50 75% 33.3 $0.000001 $0.000000 $0.000000 $0.000001" in lines
-    assert "t2 0/1 1 1 100 900 50 40 30 2.50 75% 33.3 $0.000001 $0.000000 $0.000000 -" in lines
-    assert "total 1/2 2 2 200 1800 100 80 60 2.50 75% 33.3 $0.000002 $0.000000 $0.000000 $0.000001" in lines
+    assert "t1 1/1 1 1 100 900 50 40 30 2.50 75% 32.7 $0.000001 $0.000000 $0.000000 $0.000001" in lines
+    assert "t2 0/1 1 1 100 900 50 40 30 2.50 75% 32.7 $0.000001 $0.000000 $0.000000 -" in lines
+    assert "total 1/2 2 2 200 1800 100 80 60 2.50 75% 32.7 $0.000002 $0.000000 $0.000000 $0.000001" in lines
     assert "1 of 2 workflows have an outcome" in text
     assert "EXAMPLE: these are example prices" in text
 
@@ -100,7 +100,7 @@ async def test_report_by_attempts_leaves_out_what_is_counted_by_workflow(filled:
     assert lines[1] == "list cost retries infra cost"
     assert lines[2] == f"{header} EXAMPLE EXAMPLE EXAMPLE"
     assert any(
-        line.startswith("tool call model-a+ngram <=1024 2 2 200 1800 100 80 60 2.50 75% 33.3 $") for line in lines
+        line.startswith("tool call model-a+ngram <=1024 2 2 200 1800 100 80 60 2.50 75% 32.7 $") for line in lines
     )
     assert "2 answers report what was drafted." in text
     assert "cost per success" not in text
@@ -229,5 +229,5 @@ async def test_unpriced_costs_are_not_shown_as_zero(sqlite_url: str, commands: C
     await run_step(ledger, step(), finished(attempt(step()), cost=Cost()))
     await ledger.close()
     text = commands.ok("report")
-    assert "model-a 0/1 1 1 100 900 50 40 30 2.50 75% 33.3 - - - -" in list(lines_of(text))
+    assert "model-a 0/1 1 1 100 900 50 40 30 2.50 75% 32.7 - - - -" in list(lines_of(text))
     assert "1 attempts have no list price" in text

@@ -60,8 +60,8 @@ def tune(folder: Path, *more: str, ks: tuple[int, ...] = KS) -> tuple[int, str, 
 @pytest.mark.slow
 def test_the_best_setting_of_a_known_machine_is_found(tmp_path: Path) -> None:
     timing = (f"--engine-arg=--step-seconds={STEP}", f"--engine-arg=--step-per-draft-seconds={PER_DRAFT}")
-    steps = ("--steps-file", str(write_steps(tmp_path)), "--usd-per-hour", "2", "--repeats", "1")
-    steps = (*steps, "--concurrency", "1,2")
+    source = ("--steps-file", str(write_steps(tmp_path)))
+    steps = (*source, "--usd-per-hour", "2", "--repeats", "1", "--concurrency", "1,2")
     code, output, errors = tune(tmp_path, *steps, *timing, "--json")
     assert code == 0, errors
     found = json.loads(output)

@@ -227,7 +227,7 @@ HARMONY_ANSWERS = [
     "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Done.<|return|>",
     "<|channel|>final<|message|>Done.<|return|>",
     LOOK + '<|constrain|>json<|message|>{"path": "a"}<|call|>',
-    SAY + 'commentary json<|message|>{"path": "é漢"}<|call|>',
+    SAY + 'json<|message|>{"path": "é漢"}<|call|>',
 ]
 
 

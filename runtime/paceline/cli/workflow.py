@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -19,6 +20,7 @@ from paceline.cli.outcome import Kind, Note, WorkflowId
 from paceline.cli.outcome import set_ as set_outcome
 from paceline.ledger.reports import CostQueries
 from paceline.ledger.store import SqlLedger
+from paceline.routing.pools import PoolReason
 from paceline.workflow.costs import CostSummary
 from paceline.workflow.model import OutcomeSource, Step, Workflow
 
@@ -94,8 +96,12 @@ def _print(console: Console, found: _Found) -> None:
 
 
 def _step_table(steps: list[Step]) -> Table:
+    """Pools are shown where there was one to choose."""
     names = ("step", "state", "class", "attempts", "prompt", "cached", "output", "drafted", "accepted", "checks")
-    table = Table(*names, "pool", "saving s", "prefill s", "seconds", "cost")
+    chosen = any(step.pool and step.pool.reason is not PoolReason.ONLY_POOL for step in steps)
+    table = Table(
+        *names, *(("pool", "saving s", "prefill s") if chosen else ()), "seconds", "cost", box=SIMPLE_HEAD
+    )
     for step in steps:
         usage, speculation = step.usage, step.speculation
         reported = usage.uncached_prompt is not None
@@ -108,7 +114,7 @@ def _step_table(steps: list[Step]) -> Table:
             step.step_class or "-",
             str(step.attempt_count),
             *("-" if count is None else str(count) for count in counts),
-            *_pool(step),
+            *(_pool(step) if chosen else ()),
             f"{step.timings.total:.2f}" if step.timings else "-",
             usd(step.cost.list_nanos, example=step.cost.example_price),
         )

@@ -55,8 +55,8 @@ class ResultFile:
             raise ConfigError(f"--output {path}: {error.strerror}; name another file") from None
 
     def add(self, cell: Cell) -> None:
-        """Keep a cell. It is on disk when this returns. Raises `ConfigError` where it cannot be written, for one of
-        another version of the engine, and where somebody else has written to the file."""
+        """Keep a cell. It is on disk when this returns. Raises `ConfigError` where it cannot be written, where
+        somebody else has written to the file, and for a cell of another version of the engine."""
         self.check_engine(cell.engine)
         self._append(cell)
         self.cells.append(cell)
