@@ -4,7 +4,6 @@ import json
 import sqlite3
 import subprocess
 import sys
-import tarfile
 import zipfile
 from contextlib import closing
 from pathlib import Path
@@ -42,8 +41,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("build")
     run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder, cwd=ROOT)
     (archive,) = folder.glob("*.tar.gz")
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder / "source", filter="data")
+    (folder / "source").mkdir()
+    run("tar", "-xf", archive, "-C", folder / "source")  # Python 3.11 before .4 knows no safe way, 3.12 no other
     (source,) = (folder / "source").iterdir()
     run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=source)
     (built,) = folder.glob("*.whl")
