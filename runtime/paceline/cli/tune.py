@@ -93,12 +93,12 @@ def tune(
     campaign = Campaign(servers, results, chosen, drafts.rounds(compared, ks, repeats), at_once)
     asyncio.run(campaign.measure(minutes * 60))
     report = Report(results, compared, chosen, record, usd_per_hour, missing=campaign.missing)
-    if plot:
-        report.plot(plot)
     if as_json:
         typer.echo(json.dumps(report.record(), indent=2))
     else:
         report.show(Console(highlight=False, soft_wrap=True, markup=False, emoji=False))
+    if plot:
+        report.plot(plot)
 
 
 @dataclass(frozen=True, slots=True)
