@@ -17,7 +17,7 @@ async def test_a_key_leads_to_its_tenant(ledger: SqlLedger) -> None:
     one, made = await store.create("tenant-a", "laptop")
     two, _ = await store.create("tenant-b", "ci")
     assert one.startswith(f"pl_{made.key_id}_")
-    assert [await store.verify(key) for key in (one, two, one)] == ["tenant-a", "tenant-b", "tenant-a"]
+    assert [(await store.verify(key)).tenant for key in (one, two, one)] == ["tenant-a", "tenant-b", "tenant-a"]
     assert await store.list("tenant-a") == [made]
     assert [key.name for key in await store.list()] == ["laptop", "ci"]
 
@@ -60,7 +60,7 @@ async def test_a_verified_key_is_believed_without_asking_again(ledger: SqlLedger
     key, _ = await store.create("tenant-a", "laptop")
     await store.verify(key)
     await ledger.close()
-    assert await store.verify(key) == "tenant-a"
+    assert (await store.verify(key)).tenant == "tenant-a"
 
 
 async def test_bad_requests_name_the_field(ledger: SqlLedger) -> None:
@@ -76,4 +76,4 @@ async def test_bad_requests_name_the_field(ledger: SqlLedger) -> None:
 async def test_tenants_may_have_short_names(ledger: SqlLedger) -> None:
     store = KeyStore(ledger)
     key, _ = await store.create("qa", "laptop")
-    assert await store.verify(key) == "qa"
+    assert (await store.verify(key)).tenant == "qa"

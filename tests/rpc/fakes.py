@@ -12,6 +12,7 @@ import grpc
 
 from paceline.config import Server
 from paceline.errors import PacelineError, StepNotFound, Unauthenticated, WorkflowNotFound
+from paceline.ledger.keys import ApiKey
 from paceline.rpc.server import RpcServer, create_server
 from paceline.workflow import events
 from paceline.workflow.commands import CreateWorkflow, ForkWorkflow, RunStep
@@ -124,7 +125,9 @@ class FakeWorkflows:
             command.labels,
             command.budget,
             command.transcript_policy,
-            command.parent_workflow_id,
+            command.store,
+            command.retention_seconds,
+            parent_workflow_id=command.parent_workflow_id,
             created_at=NOW,
         )
         return self._keep(workflow)
@@ -180,10 +183,10 @@ class FakeCosts:
 class FakeKeys:
     """Knows one key."""
 
-    async def verify(self, key: str) -> str:
+    async def verify(self, key: str) -> ApiKey:
         if key != KEY:
             raise Unauthenticated
-        return KEY_TENANT
+        return ApiKey("key-1", KEY_TENANT, "", NOW, None)
 
 
 @dataclass

@@ -267,7 +267,7 @@ def test_any_request_is_converted_or_refused_by_name(data: bytes) -> None:
         request.ParseFromString(data)
     refused: InvalidArgument | None = None
     try:
-        command = steps.run_from_proto("t", request)
+        command = steps.run_from_proto("t", "", request)
     except InvalidArgument as error:
         refused = error
     assert refused.field if refused else command.workflow_id == request.workflow_id

@@ -26,7 +26,7 @@ CALL = ToolCall("call_a", "read_file", '{"path": "a.py", "lines": [1, 2.0]}')
 FIRST, SECOND, THIRD = user("Fix it."), result("x = 1\n", "call_a"), user("And the tests?")
 ONE, TWO, THREE = assistant("Reading.\n", CALL, reasoning="First read."), assistant("Fixed."), assistant("Pass.")
 STEPS = [step("one", ONE, FIRST), step("two", TWO, SECOND), step("three", THREE, THIRD)]
-CHAIN = trail_of(STEPS)[0]
+CHAIN = trail_of(STEPS)
 HISTORY = [FIRST, ONE, SECOND, TWO, THIRD, THREE]
 NEW = user("Good.")
 
@@ -180,7 +180,7 @@ PARALLEL = [
     ],
 )
 def test_results_of_parallel_calls_match_by_the_call(results: list[Message], fits: bool) -> None:
-    found = match([FIRST, assistant("", A, B), *results, TWO, NEW], trail_of(PARALLEL)[0], "")
+    found = match([FIRST, assistant("", A, B), *results, TWO, NEW], trail_of(PARALLEL), "")
     assert found.parent_step_id == ("two" if fits else "one")
 
 
@@ -188,12 +188,12 @@ def test_results_of_parallel_calls_match_by_the_call(results: list[Message], fit
 def test_an_edited_result_is_named_where_the_client_put_it(at: int) -> None:
     sent = [FIRST, assistant("", A, B), result("2", "call_b"), result("1", "call_a"), TWO, NEW]
     sent[at] = replace(sent[at], content="other")
-    assert match(sent, trail_of(PARALLEL)[0], "").break_message == at
+    assert match(sent, trail_of(PARALLEL), "").break_message == at
 
 
 def test_calls_without_ids_are_answered_in_their_order() -> None:
     nameless = assistant("", replace(A, tool_call_id=""), replace(B, tool_call_id=""))
-    chain = trail_of(PARALLEL)[0]
+    chain = trail_of(PARALLEL)
     assert match([FIRST, nameless, result("1", ""), result("2", ""), TWO, NEW], chain, "").break_reason is None
     swapped = match([FIRST, nameless, result("2", ""), result("1", ""), TWO, NEW], chain, "")
     assert (swapped.parent_step_id, swapped.break_message) == ("one", 2)
@@ -265,7 +265,7 @@ def redumped(draw: Any, text: str) -> str:
 @given(data=st.data(), steps=stored_steps())
 def test_a_conversation_that_is_sent_again_does_not_break(data: st.DataObject, steps: list[Step]) -> None:
     conversation = [*resent(data.draw, steps), NEW]
-    found = match(conversation, trail_of(steps)[0], "")
+    found = match(conversation, trail_of(steps), "")
     assert (found.break_reason, found.break_message) == (None, None)
     assert (found.parent_step_id, found.new_messages) == (steps[-1].step_id, (NEW,))
 
@@ -278,7 +278,7 @@ def test_an_edit_breaks_at_the_edited_message(data: st.DataObject, steps: list[S
     edited = conversation[at]
     added = "." if edited.role is Role.ASSISTANT else " "
     conversation[at] = replace(edited, content=edited.content + added)
-    found = match(conversation, trail_of(steps)[0], "")
+    found = match(conversation, trail_of(steps), "")
     lengths = [len(one.input) + 1 for one in steps]
     whole = [number for number in range(len(steps)) if sum(lengths[: number + 1]) <= at]
     assert (found.break_reason, found.break_message) == (ReuseBreak.EDITED_HISTORY, at)

@@ -46,7 +46,7 @@ class KeyStore:
 
     def __init__(self, ledger: SqlLedger) -> None:
         self._database = ledger.database
-        self._verified: dict[bytes, tuple[str, float]] = {}
+        self._verified: dict[bytes, tuple[ApiKey, float]] = {}
 
     async def create(self, tenant: str, name: str) -> tuple[str, ApiKey]:
         """Make a key for a tenant; returns its text, which nobody can read again. Raises `InvalidArgument`."""
@@ -82,12 +82,11 @@ class KeyStore:
             )
         self._verified.clear()
 
-    async def verify(self, key: str) -> str:
-        """Return the tenant of a key. Raises `Unauthenticated` if it is unknown or revoked."""
+    async def verify(self, key: str) -> ApiKey:
+        """Return what is known of a key. Raises `Unauthenticated` if it is unknown or revoked."""
         digest = hashlib.sha256(key.encode()).digest()
-        tenant, until = self._verified.get(digest, ("", 0.0))
-        if until > time.monotonic():
-            return tenant
+        if (known := self._verified.get(digest)) and known[1] > time.monotonic():
+            return known[0]
         self._verified.pop(digest, None)
         prefix, _, rest = key.partition("_")
         key_id, _, secret = rest.partition("_")
@@ -95,8 +94,9 @@ class KeyStore:
         fits = row is not None and hmac.compare_digest(row.secret_hash, _hash(secret))
         if row is None or not fits or prefix != PREFIX or row.revoked_at is not None:
             raise Unauthenticated("the API key is unknown or revoked; ask for one made by `paceline keys create`")
-        self._verified[digest] = (row.tenant, time.monotonic() + CACHE_SECONDS)
-        return str(row.tenant)
+        found = _key(row)
+        self._verified[digest] = (found, time.monotonic() + CACHE_SECONDS)
+        return found
 
 
 def _hash(secret: str) -> str:

@@ -11,9 +11,10 @@ from sqlalchemy import Connection, Row, Select, bindparam, func, literal, select
 from paceline.errors import StepNotFound, WorkflowNotFound
 from paceline.ledger.hot import HotStatement
 from paceline.ledger.paging import from_token, to_token
-from paceline.ledger.rows import Preamble, preamble_from_row, step_from_row, workflow_from_row
+from paceline.ledger.rows import Preamble, link_from_row, preamble_from_row, step_from_row
 from paceline.ledger.tables import attempts, preambles, steps, workflow_labels, workflows
-from paceline.workflow.model import Page, Step, Workflow
+from paceline.ledger.workflow_rows import workflow_from_row
+from paceline.workflow.model import ChainLink, Page, Step, Workflow
 from paceline.workflow.ports import WorkflowFilter
 
 _OF_ATTEMPT = (
@@ -55,7 +56,23 @@ _WORKFLOW_OF_NEW = HotStatement(
 _WorkflowRow = namedtuple("_WorkflowRow", [column.name for column in workflows.c])  # type: ignore[misc] # not literal
 
 
-def _chain() -> Select[Any]:
+_OF_LINK = (
+    *(
+        "step_id",
+        "workflow_id",
+        "parent_step_id",
+        "state",
+        "preamble_id",
+        "message_keys",
+        "calls",
+        "carried_tokens",
+    ),
+    *("rendered_ids", "generated_ids", "tokenizer_hash", "template_hash", "model_hash"),
+    "reuse_kept_reasoning_tokens",
+)
+
+
+def _chain(columns: Select[Any]) -> Select[Any]:
     chain = (
         select(steps.c.step_id, steps.c.parent_step_id, literal(0).label("depth"))
         .where(steps.c.tenant == bindparam("tenant"), steps.c.step_id == bindparam("step_id"))
@@ -66,10 +83,16 @@ def _chain() -> Select[Any]:
             steps.c.step_id == chain.c.parent_step_id
         )
     )
-    return STEPS.join(chain, chain.c.step_id == steps.c.step_id).order_by(chain.c.depth.desc())
+    return columns.join(chain, chain.c.step_id == steps.c.step_id).order_by(chain.c.depth.desc())
 
 
-_CHAIN = _chain()
+_CHAIN = _chain(STEPS)
+LINKS = _chain(
+    select(*(steps.c[name] for name in _OF_LINK), attempts.c.reasoning_tokens, attempts.c.replica).select_from(
+        steps.outerjoin(attempts, attempts.c.attempt_id == steps.c.last_attempt_id)
+    )
+)
+"""The steps of a chain without their texts."""
 
 
 def get_workflow(connection: Connection, tenant: str, workflow_id: str) -> Workflow:
@@ -167,17 +190,32 @@ def load_chain(connection: Connection, tenant: str, step_id: str) -> list[Step]:
     return found
 
 
+def load_links(connection: Connection, tenant: str, step_id: str) -> list[ChainLink]:
+    """The same chain without its texts; only the last link has system prompt and tools. Raises `StepNotFound`."""
+    rows = connection.execute(LINKS, {"tenant": tenant, "step_id": step_id}).all()
+    if not rows:
+        raise StepNotFound(f"there is no step {step_id}", step_id=step_id)
+    *_, last = rows
+    known = _preambles(connection, {last.preamble_id})
+    return [link_from_row(row, known[row.preamble_id] if row is last else known[None]) for row in rows]
+
+
 def _steps(connection: Connection, statement: Select[Any], key: Mapping[str, str]) -> list[Step]:
     return _convert(connection, connection.execute(statement, key).all())
 
 
 def _convert(connection: Connection, rows: Sequence[Row[Any]]) -> list[Step]:
     """Steps of rows; a preamble that many share is read and parsed once."""
+    known = _preambles(connection, {row.preamble_id for row in rows})
+    return [step_from_row(row, known) for row in rows]
+
+
+def _preambles(connection: Connection, ids: set[str | None]) -> dict[str | None, Preamble]:
     known: dict[str | None, Preamble] = {None: ("", ())}
-    if wanted := {row.preamble_id for row in rows} - {None}:
+    if wanted := ids - {None}:
         found = connection.execute(select(preambles).where(preambles.c.preamble_id.in_(wanted)))
         known.update({row.preamble_id: preamble_from_row(row) for row in found})
-    return [step_from_row(row, known) for row in rows]
+    return known
 
 
 def _next(rows: Sequence[Row[Any]], page_size: int, name: str) -> str:

@@ -12,25 +12,23 @@ from sqlalchemy import Row
 
 from paceline.ledger.reuse_rows import reuse_from_row, reuse_values
 from paceline.routing.pools import PoolChoice, PoolReason
+from paceline.transcript.fingerprint import KEY_SIZE
 from paceline.workflow.model import (
-    Budget,
+    CallRef,
+    ChainLink,
     Cost,
     FinishReason,
     Message,
-    Outcome,
-    OutcomeKind,
-    OutcomeSource,
-    Sampling,
+    OutputFlag,
     Segments,
     Speculation,
     Step,
     StepState,
     Timings,
     Tool,
-    TranscriptPolicy,
     Usage,
     UsageSource,
-    Workflow,
+    WorkflowMatch,
 )
 from paceline.workflow.ports import AttemptEnd, NewAttempt
 
@@ -43,14 +41,19 @@ MILLION = 1_000_000
 
 _messages = msgspec.json.Decoder(tuple[Message, ...])
 _message = msgspec.json.Decoder(Message)
+_calls = msgspec.json.Decoder(tuple[CallRef, ...])
+_flags = msgspec.json.Decoder(tuple[OutputFlag, ...])
 _tools = msgspec.json.Decoder(tuple[Tool, ...])
-_sampling = msgspec.json.Decoder(Sampling)
-_labels = msgspec.json.Decoder(dict[str, str])
 
 
 def to_json(value: object) -> str:
     """Write a domain value as JSON text."""
     return msgspec.json.encode(value).decode()
+
+
+def tools_from_json(stored: str) -> tuple[Tool, ...]:
+    """Read tool definitions."""
+    return _tools.decode(stored)
 
 
 def to_microseconds(moment: datetime) -> int:
@@ -61,6 +64,11 @@ def to_microseconds(moment: datetime) -> int:
 def from_microseconds(moment: int) -> datetime:
     """The aware datetime of UTC microseconds since 1970."""
     return EPOCH + moment * MICROSECOND
+
+
+def optional_moment(microseconds: int | None) -> datetime | None:
+    """The same of a value that may be missing."""
+    return None if microseconds is None else from_microseconds(microseconds)
 
 
 def now() -> int:
@@ -83,72 +91,7 @@ def preamble_values(step: Step) -> Values | None:
 
 def preamble_from_row(row: Row[Any]) -> Preamble:
     """System prompt and tools."""
-    return row.system, _tools.decode(row.tools)
-
-
-def workflow_values(workflow: Workflow, request_hash: str) -> Values:
-    """The row of a new workflow."""
-    moment = to_microseconds(workflow.created_at) if workflow.created_at else now()
-    budget = workflow.budget
-    return {
-        "tenant": workflow.tenant,
-        "workflow_id": workflow.workflow_id,
-        "request_hash": request_hash,
-        "model": workflow.model,
-        "system": workflow.system,
-        "tools": to_json(workflow.tools),
-        "sampling": to_json(workflow.sampling),
-        "labels": to_json(workflow.labels),
-        "budget_list_nanos": budget.list_nanos,
-        "budget_tokens": budget.tokens,
-        "budget_steps": budget.steps,
-        "spent_list_nanos": 0,
-        "spent_tokens": 0,
-        "spent_steps": 0,
-        "reserved_list_nanos": 0,
-        "reserved_tokens": 0,
-        "transcript_policy": workflow.transcript_policy.value,
-        "parent_workflow_id": workflow.parent_workflow_id,
-        "forked_step_id": workflow.forked_step_id,
-        "head_step_id": workflow.head_step_id,
-        "replica": workflow.replica,
-        "created_at": moment,
-        "updated_at": moment,
-    }
-
-
-def workflow_from_row(row: Any) -> Workflow:
-    """The workflow of a row of `workflows`: any object with its columns as attributes."""
-    return Workflow(
-        workflow_id=row.workflow_id,
-        tenant=row.tenant,
-        model=row.model,
-        system=row.system,
-        tools=_tools.decode(row.tools),
-        sampling=_sampling.decode(row.sampling),
-        labels=_labels.decode(row.labels),
-        budget=Budget(row.budget_list_nanos, row.budget_tokens, row.budget_steps),
-        transcript_policy=TranscriptPolicy(row.transcript_policy),
-        parent_workflow_id=row.parent_workflow_id,
-        forked_step_id=row.forked_step_id,
-        head_step_id=row.head_step_id,
-        replica=row.replica,
-        outcome=_outcome(row),
-        created_at=from_microseconds(row.created_at),
-        updated_at=from_microseconds(row.updated_at),
-    )
-
-
-def _outcome(row: Row[Any]) -> Outcome | None:
-    if row.outcome_kind is None:
-        return None
-    return Outcome(
-        kind=OutcomeKind(row.outcome_kind),
-        source=OutcomeSource(row.outcome_source),
-        check_exit_code=row.outcome_exit_code,
-        note=row.outcome_note,
-        set_at=from_microseconds(row.outcome_set_at),
-    )
+    return row.system, tools_from_json(row.tools)
 
 
 def step_values(step: Step, attempt: NewAttempt | None) -> Values:
@@ -164,6 +107,8 @@ def step_values(step: Step, attempt: NewAttempt | None) -> Values:
         "state": StepState.RUNNING.value if attempt else StepState.QUEUED.value,
         "runtime_id": step.runtime_id,
         "input": to_json(step.input),
+        "chain_hash": step.chain_hash,
+        "workflow_match": step.match and step.match.value,
         "malformed_tool_calls": 0,
         "attempt_count": attempt.number if attempt else 0,
         "last_attempt_id": attempt.attempt_id if attempt else None,
@@ -265,13 +210,18 @@ def step_end_values(end: AttemptEnd) -> Values:
     return {
         "state": end.state.value,
         "output": to_json(end.output) if end.output else None,
+        "message_keys": b"".join(end.keys) if end.keys is not None else None,
+        "calls": to_json(end.calls) if end.calls else None,
+        "chain_hash": end.chain_hash,
         "malformed_tool_calls": end.malformed_tool_calls,
+        "output_flags": to_json(end.output_flags) if end.output_flags else None,
         "finish_reason": end.finish_reason and end.finish_reason.value,
         "carried_tokens": segments and segments.carried,
         "rendered_ids": segments and segments.rendered,
         "generated_ids": segments and segments.generated,
         "tokenizer_hash": segments and segments.tokenizer_hash,
         "template_hash": segments and segments.template_hash,
+        "model_hash": segments and segments.model_hash,
         **reuse_values(end.reuse),
         "error_reason": end.error_reason,
         "error_message": end.error_message,
@@ -294,7 +244,10 @@ def step_from_row(row: Row[Any], preambles: Mapping[str | None, Preamble]) -> St
         tools=tools,
         parent_step_id=row.parent_step_id,
         output=_message.decode(row.output) if row.output is not None else None,
+        chain_hash=bytes(row.chain_hash) if row.chain_hash is not None else None,
+        match=WorkflowMatch(row.workflow_match) if row.workflow_match else None,
         malformed_tool_calls=row.malformed_tool_calls,
+        output_flags=_flags.decode(row.output_flags) if row.output_flags else (),
         segments=_segments(row),
         finish_reason=FinishReason(row.finish_reason) if row.finish_reason else None,
         usage=_usage(row),
@@ -310,7 +263,7 @@ def step_from_row(row: Row[Any], preambles: Mapping[str | None, Preamble]) -> St
         replica=row.replica or "",
         runtime_id=row.runtime_id,
         created_at=from_microseconds(row.created_at),
-        ended_at=from_microseconds(row.ended_at) if row.ended_at is not None else None,
+        ended_at=optional_moment(row.ended_at),
     )
 
 
@@ -323,6 +276,32 @@ def _segments(row: Row[Any]) -> Segments | None:
         bytes(row.generated_ids),
         row.tokenizer_hash,
         row.template_hash,
+        row.model_hash or "",
+    )
+
+
+def _keys(stored: bytes | None) -> tuple[bytes, ...] | None:
+    if stored is None:
+        return None
+    return tuple(bytes(stored[at : at + KEY_SIZE]) for at in range(0, len(stored), KEY_SIZE))
+
+
+def link_from_row(row: Any, preamble: Preamble) -> ChainLink:
+    """The link of a row of `reads.LINKS`."""
+    system, tools = preamble
+    return ChainLink(
+        step_id=row.step_id,
+        workflow_id=row.workflow_id,
+        parent_step_id=row.parent_step_id,
+        state=StepState(row.state),
+        segments=_segments(row),
+        keys=_keys(row.message_keys),
+        calls=_calls.decode(row.calls) if row.calls else (),
+        system=system,
+        tools=tools,
+        reasoning_tokens=row.reasoning_tokens or 0,
+        kept_reasoning_tokens=row.reuse_kept_reasoning_tokens or 0,
+        replica=row.replica or "",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Table, and_, bindparam, insert, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, Table, and_, bindparam, func, insert, literal_column, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from paceline.ledger.hot import HotStatement
@@ -93,6 +93,7 @@ INSERT_STEP = HotStatement(
     (
         *("step_id", "tenant", "workflow_id", "request_id", "request_hash", "parent_step_id", "preamble_id"),
         *("state", "runtime_id", "input", "malformed_tool_calls", "attempt_count", "last_attempt_id"),
+        *("chain_hash", "workflow_match"),
         *("error_reason", "error_message", "created_at"),
     ),
 )
@@ -148,13 +149,15 @@ END_STEP = HotStatement(
     update(steps)
     .where(steps.c.step_id == bindparam("key_step_id"))
     .values(
-        _set(
+        **_set(
             steps,
             *("state", "output", "malformed_tool_calls", "finish_reason", "carried_tokens", "rendered_ids"),
             *("generated_ids", "tokenizer_hash", "template_hash", "reuse_prompt_tokens", "reuse_carried_tokens"),
             *("reuse_rendered_tokens", "reuse_break", "reuse_break_message", "reuse_dropped_tokens"),
             *("reuse_kept_reasoning_tokens", "reuse_volatile_blocks", "error_reason", "error_message", "ended_at"),
-        )
+            *("message_keys", "calls", "output_flags", "model_hash"),
+        ),
+        chain_hash=func.coalesce(bindparam("chain_hash", type_=steps.c.chain_hash.type), steps.c.chain_hash),
     )
 )
 

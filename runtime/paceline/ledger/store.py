@@ -6,7 +6,7 @@ from functools import partial
 
 from paceline.ledger import attempts, reads, runtimes, workflows
 from paceline.ledger.database import Database
-from paceline.workflow.model import Outcome, Page, Step, StepState, Workflow
+from paceline.workflow.model import ChainLink, Outcome, Page, Step, StepState, Workflow
 from paceline.workflow.ports import AttemptCheckpoint, AttemptEnd, NewAttempt, WorkflowFilter
 
 
@@ -91,6 +91,10 @@ class SqlLedger:
     async def load_chain(self, tenant: str, step_id: str) -> list[Step]:
         """Return a step and its ancestors, root first, across forks."""
         return await self.database.read(partial(reads.load_chain, tenant=tenant, step_id=step_id))
+
+    async def load_links(self, tenant: str, step_id: str) -> list[ChainLink]:
+        """Return the same chain without its texts."""
+        return await self.database.read(partial(reads.load_links, tenant=tenant, step_id=step_id))
 
     async def open_step(self, step: Step, attempt: NewAttempt | None) -> None:
         """Insert a step, with its first attempt if it has one."""

@@ -61,6 +61,9 @@ workflows = Table(
     Column("reserved_list_nanos", BigInteger, nullable=False),
     Column("reserved_tokens", BigInteger, nullable=False),
     Column("transcript_policy", _WORD, nullable=False, server_default="append_only"),
+    Column("store", _WORD, nullable=False, server_default="full"),
+    Column("retention_seconds", BigInteger),
+    Column("content_deleted_at", BigInteger),
     Column("parent_workflow_id", _ID),
     Column("forked_step_id", _ID),
     Column("head_step_id", _ID),
@@ -129,13 +132,19 @@ steps = Table(
     Column("runtime_id", _ID, nullable=False),
     Column("input", Text, nullable=False),  # JSON
     Column("output", Text),  # JSON
+    Column("message_keys", LargeBinary),  # hashes of input and output: see transcript/fingerprint.py
+    Column("calls", Text),  # JSON, ids and names of the calls of the output
+    Column("chain_hash", LargeBinary),  # of the conversation up to here
+    Column("workflow_match", _WORD),  # how the workflow was found
     Column("malformed_tool_calls", Integer, nullable=False),
+    Column("output_flags", Text),  # JSON
     Column("finish_reason", _WORD),
     Column("carried_tokens", BigInteger),
     Column("rendered_ids", LargeBinary),
     Column("generated_ids", LargeBinary),
     Column("tokenizer_hash", _HASH),
     Column("template_hash", _HASH),
+    Column("model_hash", _HASH),
     Column("reuse_prompt_tokens", BigInteger),
     Column("reuse_carried_tokens", BigInteger),
     Column("reuse_rendered_tokens", BigInteger),
@@ -154,6 +163,7 @@ steps = Table(
     UniqueConstraint("tenant", "request_id"),
     Index(None, "tenant", "workflow_id", "created_at", "step_id"),
     Index(None, "parent_step_id"),
+    Index(None, "tenant", "chain_hash"),
     Index("ix_steps_unended", "runtime_id", sqlite_where=_UNENDED, postgresql_where=_UNENDED),
 )
 

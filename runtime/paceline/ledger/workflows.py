@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 
 from paceline.errors import WorkflowExists, WorkflowNotFound
-from paceline.ledger.rows import MILLION, now, workflow_from_row, workflow_values
+from paceline.ledger.rows import MILLION, now
 from paceline.ledger.tables import outcome_changes, steps, workflow_labels, workflows
+from paceline.ledger.workflow_rows import workflow_from_row, workflow_values
 from paceline.ledger.writer import Operation
 from paceline.workflow.model import Outcome, OutcomeKind, OutcomeSource, StepState, Workflow
 

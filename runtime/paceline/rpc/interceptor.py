@@ -20,6 +20,7 @@ PREFIX = "/paceline.v1."
 DEFAULT_TENANT = "default"
 _BEARER = "bearer "
 _tenant: ContextVar[str] = ContextVar("tenant")
+_caller: ContextVar[str] = ContextVar("caller")
 _log = structlog.get_logger(__name__)
 
 # An interceptor sees the messages of any method, so they are Any here.
@@ -32,14 +33,33 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 class KeyVerifier(Protocol):
     """Knows the API keys."""
 
-    async def verify(self, key: str) -> str:
-        """Return the key's tenant. Raises `Unauthenticated`."""
+    async def verify(self, key: str) -> Owner:
+        """Return whose key it is. Raises `Unauthenticated`."""
+        ...
+
+
+class Owner(Protocol):
+    """Whose key it is."""
+
+    @property
+    def tenant(self) -> str:
+        """The tenant."""
+        ...
+
+    @property
+    def key_id(self) -> str:
+        """The public part of the key."""
         ...
 
 
 def current_tenant() -> str:
     """Return the tenant of the call that is being served."""
     return _tenant.get()
+
+
+def current_caller() -> str:
+    """Return what stands for the API key and the user agent of the call that is being served."""
+    return _caller.get()
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -95,8 +115,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         clear_contextvars()
         bind_contextvars(method=method)
         try:
-            tenant = await self._authenticate(context)
+            metadata = dict(context.invocation_metadata() or ())
+            tenant, key_id = await self._authenticate(metadata.get("authorization"))
             _tenant.set(tenant)
+            _caller.set(f"{key_id} {metadata.get('user-agent', '')!s}")
             bind_contextvars(tenant=tenant)
             yield
         except PacelineError as error:
@@ -112,16 +134,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         final = rpc_status.to_status(status)
         await context.abort(final.code, final.details, final.trailing_metadata)
 
-    async def _authenticate(self, context: _Context) -> str:
-        """Return the tenant of the call's key. A key that is given must be good even where none is required."""
-        header = next((v for k, v in context.invocation_metadata() or () if k == "authorization"), None)
+    async def _authenticate(self, header: str | bytes | None) -> tuple[str, str]:
+        """Return tenant and id of the call's key. A key that is given must be good even where none is required."""
         if header is None:
             if self._require_keys:
                 raise Unauthenticated("authorization: send the metadata `authorization: Bearer pl_...`")
-            return DEFAULT_TENANT
+            return DEFAULT_TENANT, ""
         if not isinstance(header, str) or not header.lower().startswith(_BEARER):
             raise Unauthenticated("authorization: must be `Bearer pl_...`")
-        return await self._keys.verify(header[len(_BEARER) :].strip())
+        owner = await self._keys.verify(header[len(_BEARER) :].strip())
+        return owner.tenant, owner.key_id
 
 
 def _since(started: float) -> float:

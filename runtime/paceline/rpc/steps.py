@@ -10,7 +10,7 @@ from typing import Any
 from grpc.aio import ServicerContext
 
 from paceline.rpc.convert import steps as convert
-from paceline.rpc.interceptor import current_tenant
+from paceline.rpc.interceptor import current_caller, current_tenant
 from paceline.v1 import step_service_pb2 as pb
 from paceline.v1 import step_service_pb2_grpc as pb_grpc
 from paceline.workflow.api import StepUseCase
@@ -28,7 +28,7 @@ class StepServicer(pb_grpc.StepServiceServicer):
         self, request: pb.RunStepRequest, context: _Context
     ) -> AsyncGenerator[pb.RunStepResponse, None]:
         """Stream the events of one step."""
-        command = convert.run_from_proto(current_tenant(), request)
+        command = convert.run_from_proto(current_tenant(), current_caller(), request)
         async with aclosing(self._steps.run(command)) as events:
             async for event in events:
                 yield convert.event_to_proto(event)

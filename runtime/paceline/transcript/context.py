@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import orjson
 
 from paceline.errors import StepNotFinished
-from paceline.workflow.model import Step
+from paceline.workflow.model import ChainLink, Step
 
 _SLICE = 4096
 """Ids that are Python objects at once: fresh memory for 100,000 of them costs more than all the rest."""
@@ -70,7 +70,7 @@ def unpack(packed: bytes) -> array[int]:
     return _little_endian(ids)
 
 
-def context_of(chain: Sequence[Step]) -> Context:
+def context_of(chain: Sequence[Step] | Sequence[ChainLink]) -> Context:
     """Fold the segments of a step and its ancestors, root first, to the context after the last one.
 
     Raises `StepNotFinished` for a step without segments, `ValueError` when a step carries more ids than there are.

@@ -7,13 +7,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.workflow.model import Message, Role, Step, ToolCall
+from paceline.workflow.model import CallRef, Message, Role, Step, ToolCall
 
 _SIZE = 16
 _ROLES = {Role.SYSTEM: b"s", Role.USER: b"u", Role.ASSISTANT: b"a", Role.TOOL: b"t"}
 _REASONING = 1 + _SIZE
 """Where the hash of the reasoning begins in a key: after the role and the hash of everything else."""
 _NO_REASONING = bytes(_SIZE)
+KEY_SIZE = _REASONING + _SIZE
+"""Bytes of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,8 @@ class Keyed:
     keys: tuple[bytes, ...]
     order: tuple[int, ...]
     """The index of the message of each key."""
-    calls: tuple[str, ...]
-    """Ids of the calls that the next messages can answer."""
+    calls: tuple[CallRef, ...]
+    """The calls that the next messages can answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ Trail = tuple[Link, ...]
 """A chain of finished steps, root first."""
 
 
-def keys_of(messages: Sequence[Message], calls: tuple[str, ...] = ()) -> Keyed:
+def keys_of(messages: Sequence[Message], calls: tuple[CallRef, ...] = ()) -> Keyed:
     """Hash messages, of which the first may answer `calls`. Work for their bytes."""
     keys: list[bytes] = []
     order: list[int] = []
@@ -53,23 +55,23 @@ def keys_of(messages: Sequence[Message], calls: tuple[str, ...] = ()) -> Keyed:
             index += len(run)
             continue
         if message.role is Role.ASSISTANT:
-            calls = tuple(call.tool_call_id for call in message.tool_calls)
+            calls = tuple(CallRef(call.tool_call_id, call.tool_name) for call in message.tool_calls)
         keys.append(_key(message))
         order.append(index)
         index += 1
     return Keyed(tuple(keys), tuple(order), calls)
 
 
-def trail_of(chain: Sequence[Step]) -> tuple[Trail, tuple[str, ...]]:
-    """The trail of finished steps, root first, and the ids of the calls that their last answer makes."""
+def trail_of(chain: Sequence[Step]) -> Trail:
+    """The trail of finished steps, root first."""
     trail: list[Link] = []
-    calls: tuple[str, ...] = ()
+    calls: tuple[CallRef, ...] = ()
     for step in chain:
         said = step.input if step.output is None else (*step.input, step.output)
         keyed = keys_of(said, calls)
         trail.append(Link(step.step_id, keyed.keys))
         calls = keyed.calls
-    return tuple(trail), calls
+    return tuple(trail)
 
 
 def agrees(sent: bytes, stored: bytes) -> bool:
@@ -89,13 +91,13 @@ def same_role(one: bytes, other: bytes) -> bool:
     return one[:1] == other[:1]
 
 
-def _results(messages: Sequence[Message], start: int, calls: tuple[str, ...]) -> list[tuple[int, int, bytes]]:
+def _results(messages: Sequence[Message], start: int, calls: tuple[CallRef, ...]) -> list[tuple[int, int, bytes]]:
     """The run of tool results from `start`: which call each answers, its index and its key, by call. A result
     that names no known call answers the first that none of the others names."""
     end = start
     while end < len(messages) and messages[end].role is Role.TOOL:
         end += 1
-    place = {call_id: at for at, call_id in reversed(list(enumerate(calls))) if call_id}
+    place = {call.tool_call_id: at for at, call in reversed(list(enumerate(calls))) if call.tool_call_id}
     run = [(place.get(messages[at].tool_call_id), at) for at in range(start, end)]
     named = {answered for answered, _ in run}
     unnamed = iter([at for at in range(len(calls) + len(run)) if at not in named])

@@ -10,20 +10,20 @@ Channel `analysis` is reasoning, `final` and `commentary` without recipient are 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 
-from paceline.transcript.hermes import new_call_id
+from paceline.transcript.hermes import is_object, new_call_id
 from paceline.transcript.pieces import Pieces
 from paceline.transcript.stops import held_back
 from paceline.workflow.model import Tool, ToolCall
 
 START, CHANNEL, BODY, END, CALL = "<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>"
 _HEADER = re.compile(
-    r"(?:<\|start\|>)?\s*(?:assistant)?\s*(?:to=(?P<before>[^\s<]+))?\s*(?:<\|channel\|>\s*(?P<channel>\w+))?"
-    r"\s*(?:to=(?P<after>[^\s<]+))?\s*(?:<\|constrain\|>\s*\S+|json|code)?\s*"
+    r"(?:<\|start\|>)?\s*+(?:assistant)?\s*+(?:to=(?P<before>[^\s<]+))?\s*+(?:<\|channel\|>\s*+(?P<channel>\w+))?"
+    r"\s*+(?:to=(?P<after>[^\s<]+))?\s*+(?:<\|constrain\|>\s*+[^\s<]+|json|code)?\s*+"
 )
+"""Whitespace is never given back: tried in every split, a long run of it would take forever."""
 _FUNCTIONS = "functions."
 _MAX_HEADER = 1024
 """Longest text that is looked at as a header; longer is text."""
@@ -82,8 +82,9 @@ class HarmonySplitter:
         found = _HEADER.fullmatch(header)
         recipient = (found["before"] or found["after"] or "") if found else ""
         channel = (found["channel"] or "") if found else ""
-        if recipient.startswith(_FUNCTIONS) and self._tools:
-            self._tool_name, self._call = recipient.removeprefix(_FUNCTIONS), []
+        name = recipient.removeprefix(_FUNCTIONS)
+        if name not in {"", recipient} and self._tools:
+            self._tool_name, self._call = name, []
             self._state = self._in_call
         elif channel == "analysis" and not recipient:
             self._state = self._in_reasoning
@@ -137,11 +138,7 @@ class HarmonySplitter:
 
     def _end_call(self, end: str) -> None:
         body = "".join(self._call)
-        try:
-            arguments = json.loads(body)
-        except (ValueError, RecursionError):
-            arguments = None
-        if isinstance(arguments, dict):
+        if is_object(body):
             self.pieces.add_call(ToolCall(new_call_id(), self._tool_name, body.strip()))
         else:
             self.pieces.add_malformed(self._header + BODY + body + end)

@@ -89,6 +89,15 @@ def decode_call(body: str, _tools: Sequence[Tool] = ()) -> ToolCall | None:
     return ToolCall(new_call_id(), call.name, arguments_json)
 
 
+def is_object(text: str) -> bool:
+    """Whether a text is a JSON object for everybody: without NaN and halves of characters, which Python allows."""
+    try:
+        msgspec.json.decode(text.encode(), type=msgspec.Raw)
+        return isinstance(json.loads(text), dict)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return False
+
+
 def new_call_id() -> str:
     """Return a new id for a tool call."""
     return f"call_{secrets.token_urlsafe(18)}"

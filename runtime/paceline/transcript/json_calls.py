@@ -37,7 +37,7 @@ class JsonAnswerSplitter:
     def __init__(self, tools: Sequence[Tool], _reasoning_open: bool) -> None:
         self.pieces = Pieces(tools)
         self._names = {tool.tool_name for tool in tools}
-        self._start = ""
+        self._start: list[str] = []
         """The beginning, until it is certain whether it begins a call."""
         self._held: list[str] = []
         self._open = not tools
@@ -55,34 +55,36 @@ class JsonAnswerSplitter:
         elif self._held:
             self._held.append(text)
         else:
-            self._start += text
-            self._decide()
+            before = self._start[-1] if self._start else "?"
+            self._start.append(text)
+            if (before + text).strip(WHITESPACE):  # whitespace after whitespace decides nothing
+                self._decide("".join(self._start))
 
     def finish(self) -> None:
         """Decide about everything that was held back."""
-        whole = self._start if not self._held else "".join(self._held)
-        self._start, self._held = "", []
+        whole = "".join(self._held or self._start)
+        self._start, self._held = [], []
         if not self._open:
             self._finish(whole)
         self.pieces.end()
 
-    def _decide(self) -> None:
-        start = self._start.lstrip(WHITESPACE)
+    def _decide(self, whole: str) -> None:
+        start = whole.lstrip(WHITESPACE)
         if TAG.startswith(start):
             if start == TAG:
-                self._held.append(self._start)
+                self._held.append(whole)
             return
         if start.startswith(TAG):
-            self._held.append(self._start)
+            self._held.append(whole)
             return
         key = start[1:].lstrip(WHITESPACE)
         if start[0] == "{" and any(first.startswith(key) or key.startswith(first) for first in _FIRST_KEYS):
             if key.startswith(_FIRST_KEYS):
-                self._held.append(self._start)
+                self._held.append(whole)
             return
         self._open = True
-        self.pieces.add_text(self._start)
-        self._start = ""
+        self.pieces.add_text(whole)
+        self._start = []
 
     def _finish(self, whole: str) -> None:
         tagged = whole.lstrip(WHITESPACE).startswith(TAG)

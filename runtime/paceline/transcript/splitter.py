@@ -58,6 +58,8 @@ class MarkerSplitter:
         self._calls = calls if tools else None
         self._reasoning_markers = reasoning or ("", "")
         self._held = ""
+        self._space: list[str] = []
+        """Whitespace after the marker of a call."""
         self._body: CallBody | None = None
         self._state: Callable[[str], str] = self._in_text
         if reasoning:
@@ -83,7 +85,7 @@ class MarkerSplitter:
         elif self._body and self._calls:
             self._finish_call(self._calls, self._body)
         elif self._calls and self._state == self._at_call:
-            self.pieces.add_malformed(self._calls.begin + held)
+            self.pieces.add_malformed(self._calls.begin + self._take_space() + held)
         else:
             self.pieces.add_text(held)
         self.pieces.end()
@@ -128,17 +130,24 @@ class MarkerSplitter:
     def _at_call(self, buffer: str) -> str:
         """After the marker: only the syntax's opening can be a call, anything else is text at once."""
         assert self._calls is not None  # noqa: S101 - for the type checker: the state is entered with calls only
-        first = buffer.lstrip(WHITESPACE)[: len(self._calls.opening)]
+        start = buffer.lstrip(WHITESPACE)
+        self._space.append(buffer[: len(buffer) - len(start)])
+        first = start[: len(self._calls.opening)]
         if self._calls.opening.startswith(first) and first != self._calls.opening:
-            self._held = buffer
+            self._held = start
             return ""
+        rest = self._take_space() + start
         if first != self._calls.opening:
             self.pieces.add_malformed(self._calls.begin)
             self._state = self._in_text
-            return buffer
+            return rest
         self._body = self._calls.body(self._calls.end)
         self._state = self._in_call
-        return buffer
+        return rest
+
+    def _take_space(self) -> str:
+        space, self._space = "".join(self._space), []
+        return space
 
     def _in_call(self, buffer: str) -> str:
         assert self._calls is not None and self._body is not None  # noqa: S101, PT018 - for the type checker

@@ -137,6 +137,80 @@ POOL_REASON_NO_PLACE: PoolReason.ValueType  # 8
 """The preferred pool was down or full."""
 Global___PoolReason: _TypeAlias = PoolReason  # noqa: Y015
 
+class _WorkflowMatch:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WorkflowMatchEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkflowMatch.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WORKFLOW_MATCH_UNSPECIFIED: _WorkflowMatch.ValueType  # 0
+    """The client named the workflow."""
+    WORKFLOW_MATCH_NEW: _WorkflowMatch.ValueType  # 1
+    """The conversation continues no stored step: a new workflow."""
+    WORKFLOW_MATCH_EXACT: _WorkflowMatch.ValueType  # 2
+    """The conversation continues exactly one stored step, which nothing had continued before."""
+    WORKFLOW_MATCH_AMBIGUOUS: _WorkflowMatch.ValueType  # 3
+    """Something else had continued that step before, so this is a fork; or several stored steps fit, of which it
+    continues the latest.
+    """
+
+class WorkflowMatch(_WorkflowMatch, metaclass=_WorkflowMatchEnumTypeWrapper):
+    """How the workflow of a step was found whose client named none. May grow: readers accept unknown values."""
+
+WORKFLOW_MATCH_UNSPECIFIED: WorkflowMatch.ValueType  # 0
+"""The client named the workflow."""
+WORKFLOW_MATCH_NEW: WorkflowMatch.ValueType  # 1
+"""The conversation continues no stored step: a new workflow."""
+WORKFLOW_MATCH_EXACT: WorkflowMatch.ValueType  # 2
+"""The conversation continues exactly one stored step, which nothing had continued before."""
+WORKFLOW_MATCH_AMBIGUOUS: WorkflowMatch.ValueType  # 3
+"""Something else had continued that step before, so this is a fork; or several stored steps fit, of which it
+continues the latest.
+"""
+Global___WorkflowMatch: _TypeAlias = WorkflowMatch  # noqa: Y015
+
+class _OutputFlag:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OutputFlagEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OutputFlag.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    OUTPUT_FLAG_UNSPECIFIED: _OutputFlag.ValueType  # 0
+    """Not set."""
+    OUTPUT_FLAG_MALFORMED_CALL: _OutputFlag.ValueType  # 1
+    """Something looked like a tool call and was none: it is in the text."""
+    OUTPUT_FLAG_CALL_IN_OPEN_REASONING: _OutputFlag.ValueType  # 2
+    """The reasoning never ended and had a complete tool call in it: the call counts, what follows the first such call
+    is no reasoning.
+    """
+    OUTPUT_FLAG_RETOKENIZED_END: _OutputFlag.ValueType  # 3
+    """A stop text began inside a token: the visible part of that token was tokenized again, so the transcript ends
+    with ids that were not generated.
+    """
+    OUTPUT_FLAG_STRAY_MARKER: _OutputFlag.ValueType  # 4
+    """The answer has what belongs to no message of it, such as the start of another one: kept as text."""
+
+class OutputFlag(_OutputFlag, metaclass=_OutputFlagEnumTypeWrapper):
+    """Something about an answer that can be read in two ways, and how it was read. May grow: readers accept unknown
+    values.
+    """
+
+OUTPUT_FLAG_UNSPECIFIED: OutputFlag.ValueType  # 0
+"""Not set."""
+OUTPUT_FLAG_MALFORMED_CALL: OutputFlag.ValueType  # 1
+"""Something looked like a tool call and was none: it is in the text."""
+OUTPUT_FLAG_CALL_IN_OPEN_REASONING: OutputFlag.ValueType  # 2
+"""The reasoning never ended and had a complete tool call in it: the call counts, what follows the first such call
+is no reasoning.
+"""
+OUTPUT_FLAG_RETOKENIZED_END: OutputFlag.ValueType  # 3
+"""A stop text began inside a token: the visible part of that token was tokenized again, so the transcript ends
+with ids that were not generated.
+"""
+OUTPUT_FLAG_STRAY_MARKER: OutputFlag.ValueType  # 4
+"""The answer has what belongs to no message of it, such as the start of another one: kept as text."""
+Global___OutputFlag: _TypeAlias = OutputFlag  # noqa: Y015
+
 @_typing.final
 class PoolChoice(_message.Message):
     """The choice of a pool, with both terms that were compared: those of the other pool against the one that the workflow
@@ -203,6 +277,8 @@ class Step(_message.Message):
     MALFORMED_TOOL_CALL_COUNT_FIELD_NUMBER: _builtins.int
     STEP_CLASS_FIELD_NUMBER: _builtins.int
     POOL_CHOICE_FIELD_NUMBER: _builtins.int
+    MATCH_FIELD_NUMBER: _builtins.int
+    OUTPUT_FLAGS_FIELD_NUMBER: _builtins.int
     step_id: _builtins.str
     """Opaque id."""
     workflow_id: _builtins.str
@@ -229,6 +305,8 @@ class Step(_message.Message):
     """Class of the answer, as in the group key "class" of QueryCosts: "code edit", "tool call" or "free text". Empty
     unless finished. May grow.
     """
+    match: Global___WorkflowMatch.ValueType
+    """How the workflow was found; not set when the client named it."""
     @_builtins.property
     def input(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
         """The messages that were appended."""
@@ -269,6 +347,10 @@ class Step(_message.Message):
     def pool_choice(self) -> Global___PoolChoice:
         """Why the last attempt ran in its pool."""
 
+    @_builtins.property
+    def output_flags(self) -> _containers.RepeatedScalarFieldContainer[Global___OutputFlag.ValueType]:
+        """What was debatable about the answer."""
+
     def __init__(
         self,
         *,
@@ -294,10 +376,12 @@ class Step(_message.Message):
         malformed_tool_call_count: _builtins.int = ...,
         step_class: _builtins.str = ...,
         pool_choice: Global___PoolChoice | None = ...,
+        match: Global___WorkflowMatch.ValueType = ...,
+        output_flags: _abc.Iterable[Global___OutputFlag.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "create_time", b"create_time", "end_time", b"end_time", "output", b"output", "pool_choice", b"pool_choice", "reuse", b"reuse", "speculation", b"speculation", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_count", b"attempt_count", "cost", b"cost", "create_time", b"create_time", "end_time", b"end_time", "error_message", b"error_message", "error_reason", b"error_reason", "finish_reason", b"finish_reason", "input", b"input", "malformed_tool_call_count", b"malformed_tool_call_count", "output", b"output", "parent_step_id", b"parent_step_id", "pool_choice", b"pool_choice", "replica", b"replica", "request_id", b"request_id", "reuse", b"reuse", "speculation", b"speculation", "state", b"state", "step_class", b"step_class", "step_id", b"step_id", "timings", b"timings", "usage", b"usage", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_count", b"attempt_count", "cost", b"cost", "create_time", b"create_time", "end_time", b"end_time", "error_message", b"error_message", "error_reason", b"error_reason", "finish_reason", b"finish_reason", "input", b"input", "malformed_tool_call_count", b"malformed_tool_call_count", "match", b"match", "output", b"output", "output_flags", b"output_flags", "parent_step_id", b"parent_step_id", "pool_choice", b"pool_choice", "replica", b"replica", "request_id", b"request_id", "reuse", b"reuse", "speculation", b"speculation", "state", b"state", "step_class", b"step_class", "step_id", b"step_id", "timings", b"timings", "usage", b"usage", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,7 +28,7 @@ from paceline.v1 import step_pb2 as paceline_dot_v1_dot_step__pb2
 from paceline.v1 import usage_pb2 as paceline_dot_v1_dot_usage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epaceline/v1/step_service.proto\x12\x0bpaceline.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19paceline/v1/message.proto\x1a\x16paceline/v1/step.proto\x1a\x17paceline/v1/usage.proto\"0\n\x06\x41ppend\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.paceline.v1.Message\"6\n\x0c\x43onversation\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.paceline.v1.Message\"\xd9\x02\n\x0eRunStepRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12%\n\x06\x61ppend\x18\x03 \x01(\x0b\x32\x13.paceline.v1.AppendH\x00\x12\x31\n\x0c\x63onversation\x18\x04 \x01(\x0b\x32\x19.paceline.v1.ConversationH\x00\x12\x16\n\x0eparent_step_id\x18\x05 \x01(\t\x12$\n\x07on_busy\x18\x06 \x01(\x0e\x32\x13.paceline.v1.OnBusy\x12\'\n\x08sampling\x18\x07 \x01(\x0b\x32\x15.paceline.v1.Sampling\x12#\n\x05tools\x18\x08 \x01(\x0b\x32\x14.paceline.v1.ToolSet\x12/\n\x0c\x64\x65tach_grace\x18\t \x01(\x0b\x32\x19.google.protobuf.DurationB\x07\n\x05input\"+\n\x07ToolSet\x12 \n\x05tools\x18\x01 \x03(\x0b\x32\x11.paceline.v1.Tool\"\xb2\x02\n\x0fRunStepResponse\x12+\n\x07started\x18\x01 \x01(\x0b\x32\x18.paceline.v1.StepStartedH\x00\x12-\n\x08progress\x18\x02 \x01(\x0b\x32\x19.paceline.v1.StepProgressH\x00\x12\x31\n\x0freasoning_delta\x18\x03 \x01(\x0b\x32\x16.paceline.v1.TextDeltaH\x00\x12,\n\ntext_delta\x18\x04 \x01(\x0b\x32\x16.paceline.v1.TextDeltaH\x00\x12*\n\ttool_call\x18\x05 \x01(\x0b\x32\x15.paceline.v1.ToolCallH\x00\x12-\n\x08\x66inished\x18\x06 \x01(\x0b\x32\x19.paceline.v1.StepFinishedH\x00\x42\x07\n\x05\x65vent\"k\n\x0bStepStarted\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x13\n\x0bworkflow_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x10\n\x08replayed\x18\x04 \x01(\x08\x12\x10\n\x08\x61ttached\x18\x05 \x01(\x08\"x\n\x0cStepProgress\x12%\n\x05phase\x18\x01 \x01(\x0e\x32\x16.paceline.v1.StepPhase\x12\x16\n\x0equeue_position\x18\x02 \x01(\x05\x12)\n\x06waited\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x19\n\tTextDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\"\xd8\x02\n\x0cStepFinished\x12%\n\x07message\x18\x01 \x01(\x0b\x32\x14.paceline.v1.Message\x12\x30\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.paceline.v1.Usage\x12!\n\x05reuse\x18\x04 \x01(\x0b\x32\x12.paceline.v1.Reuse\x12-\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x18.paceline.v1.Speculation\x12%\n\x07timings\x18\x06 \x01(\x0b\x32\x14.paceline.v1.Timings\x12\x1f\n\x04\x63ost\x18\x07 \x01(\x0b\x32\x11.paceline.v1.Cost\x12!\n\x19malformed_tool_call_count\x18\x08 \x01(\x05\x12\x0f\n\x07replica\x18\t \x01(\t\"b\n\x0bStepFailure\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.paceline.v1.Usage\x12\x1f\n\x04\x63ost\x18\x03 \x01(\x0b\x32\x11.paceline.v1.Cost\"8\n\x11\x43\x61ncelStepRequest\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"5\n\x12\x43\x61ncelStepResponse\x12\x1f\n\x04step\x18\x01 \x01(\x0b\x32\x11.paceline.v1.Step\"5\n\x0eGetStepRequest\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"2\n\x0fGetStepResponse\x12\x1f\n\x04step\x18\x01 \x01(\x0b\x32\x11.paceline.v1.Step\"N\n\x10ListStepsRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"N\n\x11ListStepsResponse\x12 \n\x05steps\x18\x01 \x03(\x0b\x32\x11.paceline.v1.Step\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*W\n\x06OnBusy\x12\x17\n\x13ON_BUSY_UNSPECIFIED\x10\x00\x12\x10\n\x0cON_BUSY_WAIT\x10\x01\x12\x10\n\x0cON_BUSY_FAIL\x10\x02\x12\x10\n\x0cON_BUSY_FORK\x10\x03*\x94\x01\n\tStepPhase\x12\x1a\n\x16STEP_PHASE_UNSPECIFIED\x10\x00\x12\x1c\n\x18STEP_PHASE_WORKFLOW_BUSY\x10\x01\x12\x15\n\x11STEP_PHASE_QUEUED\x10\x02\x12\x1e\n\x1aSTEP_PHASE_ENGINE_STARTING\x10\x03\x12\x16\n\x12STEP_PHASE_PREFILL\x10\x04\x32\xb6\x02\n\x0bStepService\x12\x46\n\x07RunStep\x12\x1b.paceline.v1.RunStepRequest\x1a\x1c.paceline.v1.RunStepResponse0\x01\x12M\n\nCancelStep\x12\x1e.paceline.v1.CancelStepRequest\x1a\x1f.paceline.v1.CancelStepResponse\x12\x44\n\x07GetStep\x12\x1b.paceline.v1.GetStepRequest\x1a\x1c.paceline.v1.GetStepResponse\x12J\n\tListSteps\x12\x1d.paceline.v1.ListStepsRequest\x1a\x1e.paceline.v1.ListStepsResponseB<Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epaceline/v1/step_service.proto\x12\x0bpaceline.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19paceline/v1/message.proto\x1a\x16paceline/v1/step.proto\x1a\x17paceline/v1/usage.proto\"0\n\x06\x41ppend\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.paceline.v1.Message\"6\n\x0c\x43onversation\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.paceline.v1.Message\"\xb4\x04\n\x0eRunStepRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12%\n\x06\x61ppend\x18\x03 \x01(\x0b\x32\x13.paceline.v1.AppendH\x00\x12\x31\n\x0c\x63onversation\x18\x04 \x01(\x0b\x32\x19.paceline.v1.ConversationH\x00\x12\x16\n\x0eparent_step_id\x18\x05 \x01(\t\x12$\n\x07on_busy\x18\x06 \x01(\x0e\x32\x13.paceline.v1.OnBusy\x12\'\n\x08sampling\x18\x07 \x01(\x0b\x32\x15.paceline.v1.Sampling\x12#\n\x05tools\x18\x08 \x01(\x0b\x32\x14.paceline.v1.ToolSet\x12/\n\x0c\x64\x65tach_grace\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05model\x18\n \x01(\t\x12\x37\n\x06labels\x18\x0b \x03(\x0b\x32\'.paceline.v1.RunStepRequest.LabelsEntry\x12,\n\x0btool_choice\x18\x0c \x01(\x0b\x32\x17.paceline.v1.ToolChoice\x12\x34\n\x0fresponse_format\x18\r \x01(\x0b\x32\x1b.paceline.v1.ResponseFormat\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x07\n\x05input\"J\n\nToolChoice\x12)\n\x04mode\x18\x01 \x01(\x0e\x32\x1b.paceline.v1.ToolChoiceMode\x12\x11\n\ttool_name\x18\x02 \x01(\t\"H\n\x0eResponseFormat\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x15\n\x0bjson_object\x18\x02 \x01(\x08H\x00\x42\x08\n\x06\x66ormat\"+\n\x07ToolSet\x12 \n\x05tools\x18\x01 \x03(\x0b\x32\x11.paceline.v1.Tool\"\xb2\x02\n\x0fRunStepResponse\x12+\n\x07started\x18\x01 \x01(\x0b\x32\x18.paceline.v1.StepStartedH\x00\x12-\n\x08progress\x18\x02 \x01(\x0b\x32\x19.paceline.v1.StepProgressH\x00\x12\x31\n\x0freasoning_delta\x18\x03 \x01(\x0b\x32\x16.paceline.v1.TextDeltaH\x00\x12,\n\ntext_delta\x18\x04 \x01(\x0b\x32\x16.paceline.v1.TextDeltaH\x00\x12*\n\ttool_call\x18\x05 \x01(\x0b\x32\x15.paceline.v1.ToolCallH\x00\x12-\n\x08\x66inished\x18\x06 \x01(\x0b\x32\x19.paceline.v1.StepFinishedH\x00\x42\x07\n\x05\x65vent\"\x96\x01\n\x0bStepStarted\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x13\n\x0bworkflow_id\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x10\n\x08replayed\x18\x04 \x01(\x08\x12\x10\n\x08\x61ttached\x18\x05 \x01(\x08\x12)\n\x05match\x18\x06 \x01(\x0e\x32\x1a.paceline.v1.WorkflowMatch\"x\n\x0cStepProgress\x12%\n\x05phase\x18\x01 \x01(\x0e\x32\x16.paceline.v1.StepPhase\x12\x16\n\x0equeue_position\x18\x02 \x01(\x05\x12)\n\x06waited\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x19\n\tTextDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x87\x03\n\x0cStepFinished\x12%\n\x07message\x18\x01 \x01(\x0b\x32\x14.paceline.v1.Message\x12\x30\n\rfinish_reason\x18\x02 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.paceline.v1.Usage\x12!\n\x05reuse\x18\x04 \x01(\x0b\x32\x12.paceline.v1.Reuse\x12-\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x18.paceline.v1.Speculation\x12%\n\x07timings\x18\x06 \x01(\x0b\x32\x14.paceline.v1.Timings\x12\x1f\n\x04\x63ost\x18\x07 \x01(\x0b\x32\x11.paceline.v1.Cost\x12!\n\x19malformed_tool_call_count\x18\x08 \x01(\x05\x12\x0f\n\x07replica\x18\t \x01(\t\x12-\n\x0coutput_flags\x18\n \x03(\x0e\x32\x17.paceline.v1.OutputFlag\"b\n\x0bStepFailure\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.paceline.v1.Usage\x12\x1f\n\x04\x63ost\x18\x03 \x01(\x0b\x32\x11.paceline.v1.Cost\"8\n\x11\x43\x61ncelStepRequest\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"5\n\x12\x43\x61ncelStepResponse\x12\x1f\n\x04step\x18\x01 \x01(\x0b\x32\x11.paceline.v1.Step\"5\n\x0eGetStepRequest\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x12\n\nrequest_id\x18\x02 \x01(\t\"2\n\x0fGetStepResponse\x12\x1f\n\x04step\x18\x01 \x01(\x0b\x32\x11.paceline.v1.Step\"N\n\x10ListStepsRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"N\n\x11ListStepsResponse\x12 \n\x05steps\x18\x01 \x03(\x0b\x32\x11.paceline.v1.Step\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t*W\n\x06OnBusy\x12\x17\n\x13ON_BUSY_UNSPECIFIED\x10\x00\x12\x10\n\x0cON_BUSY_WAIT\x10\x01\x12\x10\n\x0cON_BUSY_FAIL\x10\x02\x12\x10\n\x0cON_BUSY_FORK\x10\x03*\xa3\x01\n\x0eToolChoiceMode\x12 \n\x1cTOOL_CHOICE_MODE_UNSPECIFIED\x10\x00\x12\x19\n\x15TOOL_CHOICE_MODE_AUTO\x10\x01\x12\x19\n\x15TOOL_CHOICE_MODE_NONE\x10\x02\x12\x1d\n\x19TOOL_CHOICE_MODE_REQUIRED\x10\x03\x12\x1a\n\x16TOOL_CHOICE_MODE_NAMED\x10\x04*\x94\x01\n\tStepPhase\x12\x1a\n\x16STEP_PHASE_UNSPECIFIED\x10\x00\x12\x1c\n\x18STEP_PHASE_WORKFLOW_BUSY\x10\x01\x12\x15\n\x11STEP_PHASE_QUEUED\x10\x02\x12\x1e\n\x1aSTEP_PHASE_ENGINE_STARTING\x10\x03\x12\x16\n\x12STEP_PHASE_PREFILL\x10\x04\x32\xb6\x02\n\x0bStepService\x12\x46\n\x07RunStep\x12\x1b.paceline.v1.RunStepRequest\x1a\x1c.paceline.v1.RunStepResponse0\x01\x12M\n\nCancelStep\x12\x1e.paceline.v1.CancelStepRequest\x1a\x1f.paceline.v1.CancelStepResponse\x12\x44\n\x07GetStep\x12\x1b.paceline.v1.GetStepRequest\x1a\x1c.paceline.v1.GetStepResponse\x12J\n\tListSteps\x12\x1d.paceline.v1.ListStepsRequest\x1a\x1e.paceline.v1.ListStepsResponseB<Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,42 +36,52 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.step_service_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1'
-  _globals['_ONBUSY']._serialized_start=2048
-  _globals['_ONBUSY']._serialized_end=2135
-  _globals['_STEPPHASE']._serialized_start=2138
-  _globals['_STEPPHASE']._serialized_end=2286
+  _globals['_RUNSTEPREQUEST_LABELSENTRY']._loaded_options = None
+  _globals['_RUNSTEPREQUEST_LABELSENTRY']._serialized_options = b'8\001'
+  _globals['_ONBUSY']._serialized_start=2508
+  _globals['_ONBUSY']._serialized_end=2595
+  _globals['_TOOLCHOICEMODE']._serialized_start=2598
+  _globals['_TOOLCHOICEMODE']._serialized_end=2761
+  _globals['_STEPPHASE']._serialized_start=2764
+  _globals['_STEPPHASE']._serialized_end=2912
   _globals['_APPEND']._serialized_start=155
   _globals['_APPEND']._serialized_end=203
   _globals['_CONVERSATION']._serialized_start=205
   _globals['_CONVERSATION']._serialized_end=259
   _globals['_RUNSTEPREQUEST']._serialized_start=262
-  _globals['_RUNSTEPREQUEST']._serialized_end=607
-  _globals['_TOOLSET']._serialized_start=609
-  _globals['_TOOLSET']._serialized_end=652
-  _globals['_RUNSTEPRESPONSE']._serialized_start=655
-  _globals['_RUNSTEPRESPONSE']._serialized_end=961
-  _globals['_STEPSTARTED']._serialized_start=963
-  _globals['_STEPSTARTED']._serialized_end=1070
-  _globals['_STEPPROGRESS']._serialized_start=1072
-  _globals['_STEPPROGRESS']._serialized_end=1192
-  _globals['_TEXTDELTA']._serialized_start=1194
-  _globals['_TEXTDELTA']._serialized_end=1219
-  _globals['_STEPFINISHED']._serialized_start=1222
-  _globals['_STEPFINISHED']._serialized_end=1566
-  _globals['_STEPFAILURE']._serialized_start=1568
-  _globals['_STEPFAILURE']._serialized_end=1666
-  _globals['_CANCELSTEPREQUEST']._serialized_start=1668
-  _globals['_CANCELSTEPREQUEST']._serialized_end=1724
-  _globals['_CANCELSTEPRESPONSE']._serialized_start=1726
-  _globals['_CANCELSTEPRESPONSE']._serialized_end=1779
-  _globals['_GETSTEPREQUEST']._serialized_start=1781
-  _globals['_GETSTEPREQUEST']._serialized_end=1834
-  _globals['_GETSTEPRESPONSE']._serialized_start=1836
-  _globals['_GETSTEPRESPONSE']._serialized_end=1886
-  _globals['_LISTSTEPSREQUEST']._serialized_start=1888
-  _globals['_LISTSTEPSREQUEST']._serialized_end=1966
-  _globals['_LISTSTEPSRESPONSE']._serialized_start=1968
-  _globals['_LISTSTEPSRESPONSE']._serialized_end=2046
-  _globals['_STEPSERVICE']._serialized_start=2289
-  _globals['_STEPSERVICE']._serialized_end=2599
+  _globals['_RUNSTEPREQUEST']._serialized_end=826
+  _globals['_RUNSTEPREQUEST_LABELSENTRY']._serialized_start=772
+  _globals['_RUNSTEPREQUEST_LABELSENTRY']._serialized_end=817
+  _globals['_TOOLCHOICE']._serialized_start=828
+  _globals['_TOOLCHOICE']._serialized_end=902
+  _globals['_RESPONSEFORMAT']._serialized_start=904
+  _globals['_RESPONSEFORMAT']._serialized_end=976
+  _globals['_TOOLSET']._serialized_start=978
+  _globals['_TOOLSET']._serialized_end=1021
+  _globals['_RUNSTEPRESPONSE']._serialized_start=1024
+  _globals['_RUNSTEPRESPONSE']._serialized_end=1330
+  _globals['_STEPSTARTED']._serialized_start=1333
+  _globals['_STEPSTARTED']._serialized_end=1483
+  _globals['_STEPPROGRESS']._serialized_start=1485
+  _globals['_STEPPROGRESS']._serialized_end=1605
+  _globals['_TEXTDELTA']._serialized_start=1607
+  _globals['_TEXTDELTA']._serialized_end=1632
+  _globals['_STEPFINISHED']._serialized_start=1635
+  _globals['_STEPFINISHED']._serialized_end=2026
+  _globals['_STEPFAILURE']._serialized_start=2028
+  _globals['_STEPFAILURE']._serialized_end=2126
+  _globals['_CANCELSTEPREQUEST']._serialized_start=2128
+  _globals['_CANCELSTEPREQUEST']._serialized_end=2184
+  _globals['_CANCELSTEPRESPONSE']._serialized_start=2186
+  _globals['_CANCELSTEPRESPONSE']._serialized_end=2239
+  _globals['_GETSTEPREQUEST']._serialized_start=2241
+  _globals['_GETSTEPREQUEST']._serialized_end=2294
+  _globals['_GETSTEPRESPONSE']._serialized_start=2296
+  _globals['_GETSTEPRESPONSE']._serialized_end=2346
+  _globals['_LISTSTEPSREQUEST']._serialized_start=2348
+  _globals['_LISTSTEPSREQUEST']._serialized_end=2426
+  _globals['_LISTSTEPSRESPONSE']._serialized_start=2428
+  _globals['_LISTSTEPSRESPONSE']._serialized_end=2506
+  _globals['_STEPSERVICE']._serialized_start=2915
+  _globals['_STEPSERVICE']._serialized_end=3225
 # @@protoc_insertion_point(module_scope)

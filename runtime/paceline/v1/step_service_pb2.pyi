@@ -51,6 +51,38 @@ ON_BUSY_FORK: OnBusy.ValueType  # 3
 """Run at once in a fork of the workflow at the parent step."""
 Global___OnBusy: _TypeAlias = OnBusy  # noqa: Y015
 
+class _ToolChoiceMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ToolChoiceModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolChoiceMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TOOL_CHOICE_MODE_UNSPECIFIED: _ToolChoiceMode.ValueType  # 0
+    """The same as TOOL_CHOICE_MODE_AUTO."""
+    TOOL_CHOICE_MODE_AUTO: _ToolChoiceMode.ValueType  # 1
+    """As the model likes."""
+    TOOL_CHOICE_MODE_NONE: _ToolChoiceMode.ValueType  # 2
+    """It calls none: what looks like a call is text. The prompt keeps the tools, so that the cache stays valid."""
+    TOOL_CHOICE_MODE_REQUIRED: _ToolChoiceMode.ValueType  # 3
+    """At least one call. Needs a backend with structured outputs."""
+    TOOL_CHOICE_MODE_NAMED: _ToolChoiceMode.ValueType  # 4
+    """Exactly one call, of the named tool. Needs a backend with structured outputs."""
+
+class ToolChoiceMode(_ToolChoiceMode, metaclass=_ToolChoiceModeEnumTypeWrapper):
+    """Whether the model calls a tool."""
+
+TOOL_CHOICE_MODE_UNSPECIFIED: ToolChoiceMode.ValueType  # 0
+"""The same as TOOL_CHOICE_MODE_AUTO."""
+TOOL_CHOICE_MODE_AUTO: ToolChoiceMode.ValueType  # 1
+"""As the model likes."""
+TOOL_CHOICE_MODE_NONE: ToolChoiceMode.ValueType  # 2
+"""It calls none: what looks like a call is text. The prompt keeps the tools, so that the cache stays valid."""
+TOOL_CHOICE_MODE_REQUIRED: ToolChoiceMode.ValueType  # 3
+"""At least one call. Needs a backend with structured outputs."""
+TOOL_CHOICE_MODE_NAMED: ToolChoiceMode.ValueType  # 4
+"""Exactly one call, of the named tool. Needs a backend with structured outputs."""
+Global___ToolChoiceMode: _TypeAlias = ToolChoiceMode  # noqa: Y015
+
 class _StepPhase:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -139,6 +171,26 @@ class RunStepRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     WORKFLOW_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     APPEND_FIELD_NUMBER: _builtins.int
@@ -148,8 +200,14 @@ class RunStepRequest(_message.Message):
     SAMPLING_FIELD_NUMBER: _builtins.int
     TOOLS_FIELD_NUMBER: _builtins.int
     DETACH_GRACE_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    TOOL_CHOICE_FIELD_NUMBER: _builtins.int
+    RESPONSE_FORMAT_FIELD_NUMBER: _builtins.int
     workflow_id: _builtins.str
-    """The workflow."""
+    """The workflow. Empty, with a conversation only: found by the messages among those of the same API key and user
+    agent, or made.
+    """
     request_id: _builtins.str
     """Idempotency key chosen by the client, [A-Za-z0-9_-]{8,64}, unique within the tenant. Empty: the server
     chooses one, and the step cannot be repeated.
@@ -158,6 +216,10 @@ class RunStepRequest(_message.Message):
     """The finished step to continue; empty: the head."""
     on_busy: Global___OnBusy.ValueType
     """What to do when the workflow is busy."""
+    model: _builtins.str
+    """Model of a conversation without workflow_id; empty: the server's only model. With a workflow_id: empty, or the
+    workflow's own.
+    """
     @_builtins.property
     def append(self) -> Global___Append:
         """Only the new messages."""
@@ -178,6 +240,18 @@ class RunStepRequest(_message.Message):
     def detach_grace(self) -> _duration_pb2.Duration:
         """How long the step runs on without a reader, up to 60 s; not set: 0."""
 
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Labels of the workflow that is made when a conversation without workflow_id continues none, as in Workflow."""
+
+    @_builtins.property
+    def tool_choice(self) -> Global___ToolChoice:
+        """Whether and which tool the model calls; not set: as it likes."""
+
+    @_builtins.property
+    def response_format(self) -> Global___ResponseFormat:
+        """What the text of the answer looks like; not set: anything."""
+
     def __init__(
         self,
         *,
@@ -190,16 +264,74 @@ class RunStepRequest(_message.Message):
         sampling: _message_pb2.Sampling | None = ...,
         tools: Global___ToolSet | None = ...,
         detach_grace: _duration_pb2.Duration | None = ...,
+        model: _builtins.str = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        tool_choice: Global___ToolChoice | None = ...,
+        response_format: Global___ResponseFormat | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "conversation", b"conversation", "detach_grace", b"detach_grace", "input", b"input", "sampling", b"sampling", "tools", b"tools"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "conversation", b"conversation", "detach_grace", b"detach_grace", "input", b"input", "response_format", b"response_format", "sampling", b"sampling", "tool_choice", b"tool_choice", "tools", b"tools"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "conversation", b"conversation", "detach_grace", b"detach_grace", "input", b"input", "on_busy", b"on_busy", "parent_step_id", b"parent_step_id", "request_id", b"request_id", "sampling", b"sampling", "tools", b"tools", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "conversation", b"conversation", "detach_grace", b"detach_grace", "input", b"input", "labels", b"labels", "model", b"model", "on_busy", b"on_busy", "parent_step_id", b"parent_step_id", "request_id", b"request_id", "response_format", b"response_format", "sampling", b"sampling", "tool_choice", b"tool_choice", "tools", b"tools", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["append", "conversation"]  # noqa: Y015
     _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
 
 Global___RunStepRequest: _TypeAlias = RunStepRequest  # noqa: Y015
+
+@_typing.final
+class ToolChoice(_message.Message):
+    """Whether and which tool the model calls."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    TOOL_NAME_FIELD_NUMBER: _builtins.int
+    mode: Global___ToolChoiceMode.ValueType
+    """Whether."""
+    tool_name: _builtins.str
+    """The tool, for TOOL_CHOICE_MODE_NAMED and for no other."""
+    def __init__(
+        self,
+        *,
+        mode: Global___ToolChoiceMode.ValueType = ...,
+        tool_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "tool_name", b"tool_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolChoice: _TypeAlias = ToolChoice  # noqa: Y015
+
+@_typing.final
+class ResponseFormat(_message.Message):
+    """What the text of the answer looks like. Needs a backend with structured outputs; reasoning is not affected."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    JSON_OBJECT_FIELD_NUMBER: _builtins.int
+    json_schema: _builtins.str
+    """JSON of this JSON Schema, itself as JSON text of an object, at most 64 KiB; every $ref points into it."""
+    json_object: _builtins.bool
+    """Any JSON object."""
+    def __init__(
+        self,
+        *,
+        json_schema: _builtins.str = ...,
+        json_object: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "json_object", b"json_object", "json_schema", b"json_schema"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "json_object", b"json_object", "json_schema", b"json_schema"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_format: _TypeAlias = _typing.Literal["json_schema", "json_object"]  # noqa: Y015
+    _WhichOneofArgType_format: _TypeAlias = _typing.Literal["format", b"format"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_format) -> _WhichOneofReturnType_format | None: ...
+
+Global___ResponseFormat: _TypeAlias = ResponseFormat  # noqa: Y015
 
 @_typing.final
 class ToolSet(_message.Message):
@@ -292,16 +424,19 @@ class StepStarted(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     REPLAYED_FIELD_NUMBER: _builtins.int
     ATTACHED_FIELD_NUMBER: _builtins.int
+    MATCH_FIELD_NUMBER: _builtins.int
     step_id: _builtins.str
     """The step."""
     workflow_id: _builtins.str
-    """The workflow that runs it: the fork's id with ON_BUSY_FORK."""
+    """The workflow that runs it: the fork's id with ON_BUSY_FORK, the found or made one without workflow_id."""
     request_id: _builtins.str
     """The idempotency key."""
     replayed: _builtins.bool
     """The answer was stored by an earlier call: what follows is a replay and is not billed."""
     attached: _builtins.bool
     """The step was running already: this call attached to it."""
+    match: _step_pb2.WorkflowMatch.ValueType
+    """How the workflow was found; not set when the client named it."""
     def __init__(
         self,
         *,
@@ -310,10 +445,11 @@ class StepStarted(_message.Message):
         request_id: _builtins.str = ...,
         replayed: _builtins.bool = ...,
         attached: _builtins.bool = ...,
+        match: _step_pb2.WorkflowMatch.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "replayed", b"replayed", "request_id", b"request_id", "step_id", b"step_id", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attached", b"attached", "match", b"match", "replayed", b"replayed", "request_id", b"request_id", "step_id", b"step_id", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -388,6 +524,7 @@ class StepFinished(_message.Message):
     COST_FIELD_NUMBER: _builtins.int
     MALFORMED_TOOL_CALL_COUNT_FIELD_NUMBER: _builtins.int
     REPLICA_FIELD_NUMBER: _builtins.int
+    OUTPUT_FLAGS_FIELD_NUMBER: _builtins.int
     finish_reason: _step_pb2.FinishReason.ValueType
     """Why the generation ended."""
     malformed_tool_call_count: _builtins.int
@@ -418,6 +555,10 @@ class StepFinished(_message.Message):
     def cost(self) -> _usage_pb2.Cost:
         """Money."""
 
+    @_builtins.property
+    def output_flags(self) -> _containers.RepeatedScalarFieldContainer[_step_pb2.OutputFlag.ValueType]:
+        """What was debatable about the answer."""
+
     def __init__(
         self,
         *,
@@ -430,10 +571,11 @@ class StepFinished(_message.Message):
         cost: _usage_pb2.Cost | None = ...,
         malformed_tool_call_count: _builtins.int = ...,
         replica: _builtins.str = ...,
+        output_flags: _abc.Iterable[_step_pb2.OutputFlag.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "message", b"message", "reuse", b"reuse", "speculation", b"speculation", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "finish_reason", b"finish_reason", "malformed_tool_call_count", b"malformed_tool_call_count", "message", b"message", "replica", b"replica", "reuse", b"reuse", "speculation", b"speculation", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "finish_reason", b"finish_reason", "malformed_tool_call_count", b"malformed_tool_call_count", "message", b"message", "output_flags", b"output_flags", "replica", b"replica", "reuse", b"reuse", "speculation", b"speculation", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -82,6 +82,10 @@ class _ReuseBreakEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReuseBreak
     """The parent's answer was cut before its end (by a limit or a stop text): its end was rendered, not generated. All
     of it was carried.
     """
+    REUSE_BREAK_MODEL_CHANGED: _ReuseBreak.ValueType  # 11
+    """Another model serves under the name now: the ids were carried, no cache has them."""
+    REUSE_BREAK_RETENTION_EXPIRED: _ReuseBreak.ValueType  # 12
+    """The stored ids are gone: deleted, beyond their retention, or never stored. All was rendered again."""
 
 class ReuseBreak(_ReuseBreak, metaclass=_ReuseBreakEnumTypeWrapper):
     """Why tokens of the context were not continued token for token. May grow."""
@@ -112,6 +116,10 @@ REUSE_BREAK_UNCLOSED_TURN: ReuseBreak.ValueType  # 10
 """The parent's answer was cut before its end (by a limit or a stop text): its end was rendered, not generated. All
 of it was carried.
 """
+REUSE_BREAK_MODEL_CHANGED: ReuseBreak.ValueType  # 11
+"""Another model serves under the name now: the ids were carried, no cache has them."""
+REUSE_BREAK_RETENTION_EXPIRED: ReuseBreak.ValueType  # 12
+"""The stored ids are gone: deleted, beyond their retention, or never stored. All was rendered again."""
 Global___ReuseBreak: _TypeAlias = ReuseBreak  # noqa: Y015
 
 @_typing.final

@@ -22,11 +22,12 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from paceline.v1 import message_pb2 as paceline_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apaceline/v1/workflow.proto\x12\x0bpaceline.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19paceline/v1/message.proto\"\xcb\x01\n\x07Outcome\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.paceline.v1.OutcomeKind\x12*\n\x06source\x18\x02 \x01(\x0e\x32\x1a.paceline.v1.OutcomeSource\x12\x1c\n\x0f\x63heck_exit_code\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x0c\n\x04note\x18\x04 \x01(\t\x12,\n\x08set_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x12\n\x10_check_exit_code\"\x94\x01\n\x06\x42udget\x12 \n\x13list_cost_usd_nanos\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0btoken_count\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x17\n\nstep_count\x18\x03 \x01(\x03H\x02\x88\x01\x01\x42\x16\n\x14_list_cost_usd_nanosB\x0e\n\x0c_token_countB\r\n\x0b_step_count\"\x9d\x04\n\x08Workflow\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12\x1a\n\x12parent_workflow_id\x18\x02 \x01(\t\x12\x16\n\x0e\x66orked_step_id\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0e\n\x06system\x18\x05 \x01(\t\x12 \n\x05tools\x18\x06 \x03(\x0b\x32\x11.paceline.v1.Tool\x12\'\n\x08sampling\x18\x07 \x01(\x0b\x32\x15.paceline.v1.Sampling\x12\x31\n\x06labels\x18\x08 \x03(\x0b\x32!.paceline.v1.Workflow.LabelsEntry\x12#\n\x06\x62udget\x18\t \x01(\x0b\x32\x13.paceline.v1.Budget\x12\x14\n\x0chead_step_id\x18\n \x01(\t\x12%\n\x07outcome\x18\x0b \x01(\x0b\x32\x14.paceline.v1.Outcome\x12/\n\x0b\x63reate_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x38\n\x11transcript_policy\x18\x0e \x01(\x0e\x32\x1d.paceline.v1.TranscriptPolicy\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\x96\x01\n\x0bOutcomeKind\x12\x1c\n\x18OUTCOME_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16OUTCOME_KIND_SUCCEEDED\x10\x01\x12\x17\n\x13OUTCOME_KIND_FAILED\x10\x02\x12\x1a\n\x16OUTCOME_KIND_ABANDONED\x10\x03\x12\x18\n\x14OUTCOME_KIND_UNKNOWN\x10\x04*\xba\x01\n\rOutcomeSource\x12\x1e\n\x1aOUTCOME_SOURCE_UNSPECIFIED\x10\x00\x12\x19\n\x15OUTCOME_SOURCE_CLIENT\x10\x01\x12 \n\x1cOUTCOME_SOURCE_CHECK_COMMAND\x10\x02\x12\x15\n\x11OUTCOME_SOURCE_CI\x10\x03\x12\x19\n\x15OUTCOME_SOURCE_PERSON\x10\x04\x12\x1a\n\x16OUTCOME_SOURCE_RUNTIME\x10\x05*\x81\x01\n\x10TranscriptPolicy\x12!\n\x1dTRANSCRIPT_POLICY_UNSPECIFIED\x10\x00\x12!\n\x1dTRANSCRIPT_POLICY_APPEND_ONLY\x10\x01\x12\'\n#TRANSCRIPT_POLICY_TEMPLATE_FAITHFUL\x10\x02\x42<Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1apaceline/v1/workflow.proto\x12\x0bpaceline.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19paceline/v1/message.proto\"\xcb\x01\n\x07Outcome\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.paceline.v1.OutcomeKind\x12*\n\x06source\x18\x02 \x01(\x0e\x32\x1a.paceline.v1.OutcomeSource\x12\x1c\n\x0f\x63heck_exit_code\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x0c\n\x04note\x18\x04 \x01(\t\x12,\n\x08set_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x12\n\x10_check_exit_code\"\x94\x01\n\x06\x42udget\x12 \n\x13list_cost_usd_nanos\x18\x01 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0btoken_count\x18\x02 \x01(\x03H\x01\x88\x01\x01\x12\x17\n\nstep_count\x18\x03 \x01(\x03H\x02\x88\x01\x01\x42\x16\n\x14_list_cost_usd_nanosB\x0e\n\x0c_token_countB\r\n\x0b_step_count\"\xad\x05\n\x08Workflow\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12\x1a\n\x12parent_workflow_id\x18\x02 \x01(\t\x12\x16\n\x0e\x66orked_step_id\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x0e\n\x06system\x18\x05 \x01(\t\x12 \n\x05tools\x18\x06 \x03(\x0b\x32\x11.paceline.v1.Tool\x12\'\n\x08sampling\x18\x07 \x01(\x0b\x32\x15.paceline.v1.Sampling\x12\x31\n\x06labels\x18\x08 \x03(\x0b\x32!.paceline.v1.Workflow.LabelsEntry\x12#\n\x06\x62udget\x18\t \x01(\x0b\x32\x13.paceline.v1.Budget\x12\x14\n\x0chead_step_id\x18\n \x01(\t\x12%\n\x07outcome\x18\x0b \x01(\x0b\x32\x14.paceline.v1.Outcome\x12/\n\x0b\x63reate_time\x18\x0c \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x38\n\x11transcript_policy\x18\x0e \x01(\x0e\x32\x1d.paceline.v1.TranscriptPolicy\x12\'\n\x05store\x18\x0f \x01(\x0e\x32\x18.paceline.v1.StorePolicy\x12,\n\tretention\x18\x10 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x37\n\x13\x63ontent_delete_time\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\x96\x01\n\x0bOutcomeKind\x12\x1c\n\x18OUTCOME_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16OUTCOME_KIND_SUCCEEDED\x10\x01\x12\x17\n\x13OUTCOME_KIND_FAILED\x10\x02\x12\x1a\n\x16OUTCOME_KIND_ABANDONED\x10\x03\x12\x18\n\x14OUTCOME_KIND_UNKNOWN\x10\x04*\xba\x01\n\rOutcomeSource\x12\x1e\n\x1aOUTCOME_SOURCE_UNSPECIFIED\x10\x00\x12\x19\n\x15OUTCOME_SOURCE_CLIENT\x10\x01\x12 \n\x1cOUTCOME_SOURCE_CHECK_COMMAND\x10\x02\x12\x15\n\x11OUTCOME_SOURCE_CI\x10\x03\x12\x19\n\x15OUTCOME_SOURCE_PERSON\x10\x04\x12\x1a\n\x16OUTCOME_SOURCE_RUNTIME\x10\x05*\x81\x01\n\x10TranscriptPolicy\x12!\n\x1dTRANSCRIPT_POLICY_UNSPECIFIED\x10\x00\x12!\n\x1dTRANSCRIPT_POLICY_APPEND_ONLY\x10\x01\x12\'\n#TRANSCRIPT_POLICY_TEMPLATE_FAITHFUL\x10\x02*Y\n\x0bStorePolicy\x12\x1c\n\x18STORE_POLICY_UNSPECIFIED\x10\x00\x12\x15\n\x11STORE_POLICY_FULL\x10\x01\x12\x15\n\x11STORE_POLICY_NONE\x10\x02\x42<Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,18 +37,20 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1'
   _globals['_WORKFLOW_LABELSENTRY']._loaded_options = None
   _globals['_WORKFLOW_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_OUTCOMEKIND']._serialized_start=1005
-  _globals['_OUTCOMEKIND']._serialized_end=1155
-  _globals['_OUTCOMESOURCE']._serialized_start=1158
-  _globals['_OUTCOMESOURCE']._serialized_end=1344
-  _globals['_TRANSCRIPTPOLICY']._serialized_start=1347
-  _globals['_TRANSCRIPTPOLICY']._serialized_end=1476
-  _globals['_OUTCOME']._serialized_start=104
-  _globals['_OUTCOME']._serialized_end=307
-  _globals['_BUDGET']._serialized_start=310
-  _globals['_BUDGET']._serialized_end=458
-  _globals['_WORKFLOW']._serialized_start=461
-  _globals['_WORKFLOW']._serialized_end=1002
-  _globals['_WORKFLOW_LABELSENTRY']._serialized_start=957
-  _globals['_WORKFLOW_LABELSENTRY']._serialized_end=1002
+  _globals['_OUTCOMEKIND']._serialized_start=1181
+  _globals['_OUTCOMEKIND']._serialized_end=1331
+  _globals['_OUTCOMESOURCE']._serialized_start=1334
+  _globals['_OUTCOMESOURCE']._serialized_end=1520
+  _globals['_TRANSCRIPTPOLICY']._serialized_start=1523
+  _globals['_TRANSCRIPTPOLICY']._serialized_end=1652
+  _globals['_STOREPOLICY']._serialized_start=1654
+  _globals['_STOREPOLICY']._serialized_end=1743
+  _globals['_OUTCOME']._serialized_start=136
+  _globals['_OUTCOME']._serialized_end=339
+  _globals['_BUDGET']._serialized_start=342
+  _globals['_BUDGET']._serialized_end=490
+  _globals['_WORKFLOW']._serialized_start=493
+  _globals['_WORKFLOW']._serialized_end=1178
+  _globals['_WORKFLOW_LABELSENTRY']._serialized_start=1133
+  _globals['_WORKFLOW_LABELSENTRY']._serialized_end=1178
 # @@protoc_insertion_point(module_scope)

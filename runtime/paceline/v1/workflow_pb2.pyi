@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -114,6 +115,34 @@ TRANSCRIPT_POLICY_APPEND_ONLY: TranscriptPolicy.ValueType  # 1
 TRANSCRIPT_POLICY_TEMPLATE_FAITHFUL: TranscriptPolicy.ValueType  # 2
 """The prompt is rendered in full, as the model was trained on. Costs the prefill from the first change on."""
 Global___TranscriptPolicy: _TypeAlias = TranscriptPolicy  # noqa: Y015
+
+class _StorePolicy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StorePolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StorePolicy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STORE_POLICY_UNSPECIFIED: _StorePolicy.ValueType  # 0
+    """The same as STORE_POLICY_FULL."""
+    STORE_POLICY_FULL: _StorePolicy.ValueType  # 1
+    """Texts, token ids and counts."""
+    STORE_POLICY_NONE: _StorePolicy.ValueType  # 2
+    """Counts and hashes only. The workflow goes on as long as its transcript is in memory; after that, only a whole
+    conversation can continue it.
+    """
+
+class StorePolicy(_StorePolicy, metaclass=_StorePolicyEnumTypeWrapper):
+    """What is stored of a workflow."""
+
+STORE_POLICY_UNSPECIFIED: StorePolicy.ValueType  # 0
+"""The same as STORE_POLICY_FULL."""
+STORE_POLICY_FULL: StorePolicy.ValueType  # 1
+"""Texts, token ids and counts."""
+STORE_POLICY_NONE: StorePolicy.ValueType  # 2
+"""Counts and hashes only. The workflow goes on as long as its transcript is in memory; after that, only a whole
+conversation can continue it.
+"""
+Global___StorePolicy: _TypeAlias = StorePolicy  # noqa: Y015
 
 @_typing.final
 class Outcome(_message.Message):
@@ -238,6 +267,9 @@ class Workflow(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     TRANSCRIPT_POLICY_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    RETENTION_FIELD_NUMBER: _builtins.int
+    CONTENT_DELETE_TIME_FIELD_NUMBER: _builtins.int
     workflow_id: _builtins.str
     """Opaque id, [A-Za-z0-9_-]{8,64}."""
     parent_workflow_id: _builtins.str
@@ -252,6 +284,8 @@ class Workflow(_message.Message):
     """The last finished step: the next step continues it. Empty before the first."""
     transcript_policy: Global___TranscriptPolicy.ValueType
     """What happens when the chat template would render earlier messages otherwise; forks keep it."""
+    store: Global___StorePolicy.ValueType
+    """What is stored; forks keep it."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Tool]:
         """Tools that the model may call."""
@@ -282,6 +316,16 @@ class Workflow(_message.Message):
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """When it last changed."""
 
+    @_builtins.property
+    def retention(self) -> _duration_pb2.Duration:
+        """How long texts and token ids are kept after the last change; forks keep it. Not set: as the server is configured
+        for the tenant.
+        """
+
+    @_builtins.property
+    def content_delete_time(self) -> _timestamp_pb2.Timestamp:
+        """When texts and token ids were deleted; not set while they are there. Counts and costs stay."""
+
     def __init__(
         self,
         *,
@@ -299,10 +343,13 @@ class Workflow(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         transcript_policy: Global___TranscriptPolicy.ValueType = ...,
+        store: Global___StorePolicy.ValueType = ...,
+        retention: _duration_pb2.Duration | None = ...,
+        content_delete_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "create_time", b"create_time", "outcome", b"outcome", "sampling", b"sampling", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "content_delete_time", b"content_delete_time", "create_time", b"create_time", "outcome", b"outcome", "retention", b"retention", "sampling", b"sampling", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "create_time", b"create_time", "forked_step_id", b"forked_step_id", "head_step_id", b"head_step_id", "labels", b"labels", "model", b"model", "outcome", b"outcome", "parent_workflow_id", b"parent_workflow_id", "sampling", b"sampling", "system", b"system", "tools", b"tools", "transcript_policy", b"transcript_policy", "update_time", b"update_time", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "content_delete_time", b"content_delete_time", "create_time", b"create_time", "forked_step_id", b"forked_step_id", "head_step_id", b"head_step_id", "labels", b"labels", "model", b"model", "outcome", b"outcome", "parent_workflow_id", b"parent_workflow_id", "retention", b"retention", "sampling", b"sampling", "store", b"store", "system", b"system", "tools", b"tools", "transcript_policy", b"transcript_policy", "update_time", b"update_time", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,11 +22,12 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from paceline.v1 import message_pb2 as paceline_dot_v1_dot_message__pb2
 from paceline.v1 import workflow_pb2 as paceline_dot_v1_dot_workflow__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"paceline/v1/workflow_service.proto\x12\x0bpaceline.v1\x1a\x19paceline/v1/message.proto\x1a\x1apaceline/v1/workflow.proto\"\x80\x03\n\x15\x43reateWorkflowRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x06system\x18\x03 \x01(\t\x12 \n\x05tools\x18\x04 \x03(\x0b\x32\x11.paceline.v1.Tool\x12\'\n\x08sampling\x18\x05 \x01(\x0b\x32\x15.paceline.v1.Sampling\x12>\n\x06labels\x18\x06 \x03(\x0b\x32..paceline.v1.CreateWorkflowRequest.LabelsEntry\x12#\n\x06\x62udget\x18\x07 \x01(\x0b\x32\x13.paceline.v1.Budget\x12\x1a\n\x12parent_workflow_id\x18\x08 \x01(\t\x12\x38\n\x11transcript_policy\x18\t \x01(\x0e\x32\x1d.paceline.v1.TranscriptPolicy\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x16\x43reateWorkflowResponse\x12\'\n\x08workflow\x18\x01 \x01(\x0b\x32\x15.paceline.v1.Workflow\")\n\x12GetWorkflowRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\">\n\x13GetWorkflowResponse\x12\'\n\x08workflow\x18\x01 \x01(\x0b\x32\x15.paceline.v1.Workflow\"\xbe\x01\n\x14ListWorkflowsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12=\n\x06labels\x18\x03 \x03(\x0b\x32-.paceline.v1.ListWorkflowsRequest.LabelsEntry\x12\x11\n\topen_only\x18\x04 \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Z\n\x15ListWorkflowsResponse\x12(\n\tworkflows\x18\x01 \x03(\x0b\x32\x15.paceline.v1.Workflow\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"S\n\x15\x46inishWorkflowRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12%\n\x07outcome\x18\x02 \x01(\x0b\x32\x14.paceline.v1.Outcome\"A\n\x16\x46inishWorkflowResponse\x12\'\n\x08workflow\x18\x01 \x01(\x0b\x32\x15.paceline.v1.Workflow\"\xc1\x01\n\x13\x46orkWorkflowRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12\x0f\n\x07step_id\x18\x02 \x01(\t\x12\x17\n\x0fnew_workflow_id\x18\x03 \x01(\t\x12<\n\x06labels\x18\x04 \x03(\x0b\x32,.paceline.v1.ForkWorkflowRequest.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"?\n\x14\x46orkWorkflowResponse\x12\'\n\x08workflow\x18\x01 \x01(\x0b\x32\x15.paceline.v1.Workflow2\xc6\x03\n\x0fWorkflowService\x12Y\n\x0e\x43reateWorkflow\x12\".paceline.v1.CreateWorkflowRequest\x1a#.paceline.v1.CreateWorkflowResponse\x12P\n\x0bGetWorkflow\x12\x1f.paceline.v1.GetWorkflowRequest\x1a .paceline.v1.GetWorkflowResponse\x12V\n\rListWorkflows\x12!.paceline.v1.ListWorkflowsRequest\x1a\".paceline.v1.ListWorkflowsResponse\x12Y\n\x0e\x46inishWorkflow\x12\".paceline.v1.FinishWorkflowRequest\x1a#.paceline.v1.FinishWorkflowResponse\x12S\n\x0c\x46orkWorkflow\x12 .paceline.v1.ForkWorkflowRequest\x1a!.paceline.v1.ForkWorkflowResponseB<Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"paceline/v1/workflow_service.proto\x12\x0bpaceline.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x19paceline/v1/message.proto\x1a\x1apaceline/v1/workflow.proto\"\xd7\x03\n\x15\x43reateWorkflowRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0e\n\x06system\x18\x03 \x01(\t\x12 \n\x05tools\x18\x04 \x03(\x0b\x32\x11.paceline.v1.Tool\x12\'\n\x08sampling\x18\x05 \x01(\x0b\x32\x15.paceline.v1.Sampling\x12>\n\x06labels\x18\x06 \x03(\x0b\x32..paceline.v1.CreateWorkflowRequest.LabelsEntry\x12#\n\x06\x62udget\x18\x07 \x01(\x0b\x32\x13.paceline.v1.Budget\x12\x1a\n\x12parent_workflow_id\x18\x08 \x01(\t\x12\x38\n\x11transcript_policy\x18\t \x01(\x0e\x32\x1d.paceline.v1.TranscriptPolicy\x12\'\n\x05store\x18\n \x01(\x0e\x32\x18.paceline.v1.StorePolicy\x12,\n\tretention\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"A\n\x16\x43reateWorkflowResponse\x12\'\n\x08workflow\x18\x01 \x01(\x0b\x32\x15.paceline.v1.Workflow\")\n\x12GetWorkflowRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\">\n\x13GetWorkflowResponse\x12\'\n\x08workflow\x18\x01 \x01(\x0b\x32\x15.paceline.v1.Workflow\"\xbe\x01\n\x14ListWorkflowsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\x12=\n\x06labels\x18\x03 \x03(\x0b\x32-.paceline.v1.ListWorkflowsRequest.LabelsEntry\x12\x11\n\topen_only\x18\x04 \x01(\x08\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"Z\n\x15ListWorkflowsResponse\x12(\n\tworkflows\x18\x01 \x03(\x0b\x32\x15.paceline.v1.Workflow\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"S\n\x15\x46inishWorkflowRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12%\n\x07outcome\x18\x02 \x01(\x0b\x32\x14.paceline.v1.Outcome\"A\n\x16\x46inishWorkflowResponse\x12\'\n\x08workflow\x18\x01 \x01(\x0b\x32\x15.paceline.v1.Workflow\"\xc1\x01\n\x13\x46orkWorkflowRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\x12\x0f\n\x07step_id\x18\x02 \x01(\t\x12\x17\n\x0fnew_workflow_id\x18\x03 \x01(\t\x12<\n\x06labels\x18\x04 \x03(\x0b\x32,.paceline.v1.ForkWorkflowRequest.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"?\n\x14\x46orkWorkflowResponse\x12\'\n\x08workflow\x18\x01 \x01(\x0b\x32\x15.paceline.v1.Workflow\"3\n\x1c\x44\x65leteWorkflowContentRequest\x12\x13\n\x0bworkflow_id\x18\x01 \x01(\t\"H\n\x1d\x44\x65leteWorkflowContentResponse\x12\'\n\x08workflow\x18\x01 \x01(\x0b\x32\x15.paceline.v1.Workflow2\xb6\x04\n\x0fWorkflowService\x12Y\n\x0e\x43reateWorkflow\x12\".paceline.v1.CreateWorkflowRequest\x1a#.paceline.v1.CreateWorkflowResponse\x12P\n\x0bGetWorkflow\x12\x1f.paceline.v1.GetWorkflowRequest\x1a .paceline.v1.GetWorkflowResponse\x12V\n\rListWorkflows\x12!.paceline.v1.ListWorkflowsRequest\x1a\".paceline.v1.ListWorkflowsResponse\x12Y\n\x0e\x46inishWorkflow\x12\".paceline.v1.FinishWorkflowRequest\x1a#.paceline.v1.FinishWorkflowResponse\x12S\n\x0c\x46orkWorkflow\x12 .paceline.v1.ForkWorkflowRequest\x1a!.paceline.v1.ForkWorkflowResponse\x12n\n\x15\x44\x65leteWorkflowContent\x12).paceline.v1.DeleteWorkflowContentRequest\x1a*.paceline.v1.DeleteWorkflowContentResponseB<Z:github.com/paceline/paceline/gen/go/paceline/v1;pacelinev1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,32 +41,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTWORKFLOWSREQUEST_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_FORKWORKFLOWREQUEST_LABELSENTRY']._loaded_options = None
   _globals['_FORKWORKFLOWREQUEST_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_CREATEWORKFLOWREQUEST']._serialized_start=107
-  _globals['_CREATEWORKFLOWREQUEST']._serialized_end=491
-  _globals['_CREATEWORKFLOWREQUEST_LABELSENTRY']._serialized_start=446
-  _globals['_CREATEWORKFLOWREQUEST_LABELSENTRY']._serialized_end=491
-  _globals['_CREATEWORKFLOWRESPONSE']._serialized_start=493
-  _globals['_CREATEWORKFLOWRESPONSE']._serialized_end=558
-  _globals['_GETWORKFLOWREQUEST']._serialized_start=560
-  _globals['_GETWORKFLOWREQUEST']._serialized_end=601
-  _globals['_GETWORKFLOWRESPONSE']._serialized_start=603
-  _globals['_GETWORKFLOWRESPONSE']._serialized_end=665
-  _globals['_LISTWORKFLOWSREQUEST']._serialized_start=668
-  _globals['_LISTWORKFLOWSREQUEST']._serialized_end=858
-  _globals['_LISTWORKFLOWSREQUEST_LABELSENTRY']._serialized_start=446
-  _globals['_LISTWORKFLOWSREQUEST_LABELSENTRY']._serialized_end=491
-  _globals['_LISTWORKFLOWSRESPONSE']._serialized_start=860
-  _globals['_LISTWORKFLOWSRESPONSE']._serialized_end=950
-  _globals['_FINISHWORKFLOWREQUEST']._serialized_start=952
-  _globals['_FINISHWORKFLOWREQUEST']._serialized_end=1035
-  _globals['_FINISHWORKFLOWRESPONSE']._serialized_start=1037
-  _globals['_FINISHWORKFLOWRESPONSE']._serialized_end=1102
-  _globals['_FORKWORKFLOWREQUEST']._serialized_start=1105
-  _globals['_FORKWORKFLOWREQUEST']._serialized_end=1298
-  _globals['_FORKWORKFLOWREQUEST_LABELSENTRY']._serialized_start=446
-  _globals['_FORKWORKFLOWREQUEST_LABELSENTRY']._serialized_end=491
-  _globals['_FORKWORKFLOWRESPONSE']._serialized_start=1300
-  _globals['_FORKWORKFLOWRESPONSE']._serialized_end=1363
-  _globals['_WORKFLOWSERVICE']._serialized_start=1366
-  _globals['_WORKFLOWSERVICE']._serialized_end=1820
+  _globals['_CREATEWORKFLOWREQUEST']._serialized_start=139
+  _globals['_CREATEWORKFLOWREQUEST']._serialized_end=610
+  _globals['_CREATEWORKFLOWREQUEST_LABELSENTRY']._serialized_start=565
+  _globals['_CREATEWORKFLOWREQUEST_LABELSENTRY']._serialized_end=610
+  _globals['_CREATEWORKFLOWRESPONSE']._serialized_start=612
+  _globals['_CREATEWORKFLOWRESPONSE']._serialized_end=677
+  _globals['_GETWORKFLOWREQUEST']._serialized_start=679
+  _globals['_GETWORKFLOWREQUEST']._serialized_end=720
+  _globals['_GETWORKFLOWRESPONSE']._serialized_start=722
+  _globals['_GETWORKFLOWRESPONSE']._serialized_end=784
+  _globals['_LISTWORKFLOWSREQUEST']._serialized_start=787
+  _globals['_LISTWORKFLOWSREQUEST']._serialized_end=977
+  _globals['_LISTWORKFLOWSREQUEST_LABELSENTRY']._serialized_start=565
+  _globals['_LISTWORKFLOWSREQUEST_LABELSENTRY']._serialized_end=610
+  _globals['_LISTWORKFLOWSRESPONSE']._serialized_start=979
+  _globals['_LISTWORKFLOWSRESPONSE']._serialized_end=1069
+  _globals['_FINISHWORKFLOWREQUEST']._serialized_start=1071
+  _globals['_FINISHWORKFLOWREQUEST']._serialized_end=1154
+  _globals['_FINISHWORKFLOWRESPONSE']._serialized_start=1156
+  _globals['_FINISHWORKFLOWRESPONSE']._serialized_end=1221
+  _globals['_FORKWORKFLOWREQUEST']._serialized_start=1224
+  _globals['_FORKWORKFLOWREQUEST']._serialized_end=1417
+  _globals['_FORKWORKFLOWREQUEST_LABELSENTRY']._serialized_start=565
+  _globals['_FORKWORKFLOWREQUEST_LABELSENTRY']._serialized_end=610
+  _globals['_FORKWORKFLOWRESPONSE']._serialized_start=1419
+  _globals['_FORKWORKFLOWRESPONSE']._serialized_end=1482
+  _globals['_DELETEWORKFLOWCONTENTREQUEST']._serialized_start=1484
+  _globals['_DELETEWORKFLOWCONTENTREQUEST']._serialized_end=1535
+  _globals['_DELETEWORKFLOWCONTENTRESPONSE']._serialized_start=1537
+  _globals['_DELETEWORKFLOWCONTENTRESPONSE']._serialized_end=1609
+  _globals['_WORKFLOWSERVICE']._serialized_start=1612
+  _globals['_WORKFLOWSERVICE']._serialized_end=2178
 # @@protoc_insertion_point(module_scope)

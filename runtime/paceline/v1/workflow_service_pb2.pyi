@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from paceline.v1 import message_pb2 as _message_pb2
@@ -55,6 +56,8 @@ class CreateWorkflowRequest(_message.Message):
     BUDGET_FIELD_NUMBER: _builtins.int
     PARENT_WORKFLOW_ID_FIELD_NUMBER: _builtins.int
     TRANSCRIPT_POLICY_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    RETENTION_FIELD_NUMBER: _builtins.int
     workflow_id: _builtins.str
     """Id chosen by the client, [A-Za-z0-9_-]{8,64}; empty: the server chooses one."""
     model: _builtins.str
@@ -65,6 +68,8 @@ class CreateWorkflowRequest(_message.Message):
     """The workflow that this one works for (a sub-agent's parent); empty for none."""
     transcript_policy: _workflow_pb2.TranscriptPolicy.ValueType
     """What happens when the chat template would render earlier messages otherwise."""
+    store: _workflow_pb2.StorePolicy.ValueType
+    """What is stored."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Tool]:
         """Tools that the model may call, at most 128; their names differ."""
@@ -81,6 +86,12 @@ class CreateWorkflowRequest(_message.Message):
     def budget(self) -> _workflow_pb2.Budget:
         """Limits."""
 
+    @_builtins.property
+    def retention(self) -> _duration_pb2.Duration:
+        """How long texts and token ids are kept after the last change, at least 1 minute; not set: as the server is
+        configured for the tenant.
+        """
+
     def __init__(
         self,
         *,
@@ -93,10 +104,12 @@ class CreateWorkflowRequest(_message.Message):
         budget: _workflow_pb2.Budget | None = ...,
         parent_workflow_id: _builtins.str = ...,
         transcript_policy: _workflow_pb2.TranscriptPolicy.ValueType = ...,
+        store: _workflow_pb2.StorePolicy.ValueType = ...,
+        retention: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "retention", b"retention", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "labels", b"labels", "model", b"model", "parent_workflow_id", b"parent_workflow_id", "sampling", b"sampling", "system", b"system", "tools", b"tools", "transcript_policy", b"transcript_policy", "workflow_id", b"workflow_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "labels", b"labels", "model", b"model", "parent_workflow_id", b"parent_workflow_id", "retention", b"retention", "sampling", b"sampling", "store", b"store", "system", b"system", "tools", b"tools", "transcript_policy", b"transcript_policy", "workflow_id", b"workflow_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -387,3 +400,49 @@ class ForkWorkflowResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ForkWorkflowResponse: _TypeAlias = ForkWorkflowResponse  # noqa: Y015
+
+@_typing.final
+class DeleteWorkflowContentRequest(_message.Message):
+    """Request of DeleteWorkflowContent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKFLOW_ID_FIELD_NUMBER: _builtins.int
+    workflow_id: _builtins.str
+    """The workflow."""
+    def __init__(
+        self,
+        *,
+        workflow_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["workflow_id", b"workflow_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteWorkflowContentRequest: _TypeAlias = DeleteWorkflowContentRequest  # noqa: Y015
+
+@_typing.final
+class DeleteWorkflowContentResponse(_message.Message):
+    """Response of DeleteWorkflowContent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKFLOW_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def workflow(self) -> _workflow_pb2.Workflow:
+        """The workflow, without its content."""
+
+    def __init__(
+        self,
+        *,
+        workflow: _workflow_pb2.Workflow | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["workflow", b"workflow"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["workflow", b"workflow"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteWorkflowContentResponse: _TypeAlias = DeleteWorkflowContentResponse  # noqa: Y015

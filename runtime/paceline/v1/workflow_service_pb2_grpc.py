@@ -60,6 +60,11 @@ class WorkflowServiceStub(object):
                 request_serializer=paceline_dot_v1_dot_workflow__service__pb2.ForkWorkflowRequest.SerializeToString,
                 response_deserializer=paceline_dot_v1_dot_workflow__service__pb2.ForkWorkflowResponse.FromString,
                 _registered_method=True)
+        self.DeleteWorkflowContent = channel.unary_unary(
+                '/paceline.v1.WorkflowService/DeleteWorkflowContent',
+                request_serializer=paceline_dot_v1_dot_workflow__service__pb2.DeleteWorkflowContentRequest.SerializeToString,
+                response_deserializer=paceline_dot_v1_dot_workflow__service__pb2.DeleteWorkflowContentResponse.FromString,
+                _registered_method=True)
 
 
 class WorkflowServiceServicer(object):
@@ -102,6 +107,14 @@ class WorkflowServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteWorkflowContent(self, request, context):
+        """Deletes the texts and token ids of a workflow for good, those that its forks share with it included; counts,
+        hashes and costs stay. Fails with ABORTED / WORKFLOW_BUSY while a step runs. Again: no error.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkflowServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -129,6 +142,11 @@ def add_WorkflowServiceServicer_to_server(servicer, server):
                     servicer.ForkWorkflow,
                     request_deserializer=paceline_dot_v1_dot_workflow__service__pb2.ForkWorkflowRequest.FromString,
                     response_serializer=paceline_dot_v1_dot_workflow__service__pb2.ForkWorkflowResponse.SerializeToString,
+            ),
+            'DeleteWorkflowContent': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteWorkflowContent,
+                    request_deserializer=paceline_dot_v1_dot_workflow__service__pb2.DeleteWorkflowContentRequest.FromString,
+                    response_serializer=paceline_dot_v1_dot_workflow__service__pb2.DeleteWorkflowContentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -267,6 +285,33 @@ class WorkflowService(object):
             '/paceline.v1.WorkflowService/ForkWorkflow',
             paceline_dot_v1_dot_workflow__service__pb2.ForkWorkflowRequest.SerializeToString,
             paceline_dot_v1_dot_workflow__service__pb2.ForkWorkflowResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteWorkflowContent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/paceline.v1.WorkflowService/DeleteWorkflowContent',
+            paceline_dot_v1_dot_workflow__service__pb2.DeleteWorkflowContentRequest.SerializeToString,
+            paceline_dot_v1_dot_workflow__service__pb2.DeleteWorkflowContentResponse.FromString,
             options,
             channel_credentials,
             insecure,

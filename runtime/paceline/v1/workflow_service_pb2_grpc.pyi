@@ -45,6 +45,10 @@ class WorkflowServiceStub:
     """Closes a workflow with its outcome, or corrects the outcome of a closed one. Every change is kept."""
     ForkWorkflow: _grpc.UnaryUnaryMultiCallable[_workflow_service_pb2.ForkWorkflowRequest, _workflow_service_pb2.ForkWorkflowResponse]
     """Makes a new workflow that shares the transcript up to one step."""
+    DeleteWorkflowContent: _grpc.UnaryUnaryMultiCallable[_workflow_service_pb2.DeleteWorkflowContentRequest, _workflow_service_pb2.DeleteWorkflowContentResponse]
+    """Deletes the texts and token ids of a workflow for good, those that its forks share with it included; counts,
+    hashes and costs stay. Fails with ABORTED / WORKFLOW_BUSY while a step runs. Again: no error.
+    """
 
 @_typing.type_check_only
 class WorkflowServiceAsyncStub(WorkflowServiceStub):
@@ -63,6 +67,10 @@ class WorkflowServiceAsyncStub(WorkflowServiceStub):
     """Closes a workflow with its outcome, or corrects the outcome of a closed one. Every change is kept."""
     ForkWorkflow: _aio.UnaryUnaryMultiCallable[_workflow_service_pb2.ForkWorkflowRequest, _workflow_service_pb2.ForkWorkflowResponse]  # type: ignore[assignment]
     """Makes a new workflow that shares the transcript up to one step."""
+    DeleteWorkflowContent: _aio.UnaryUnaryMultiCallable[_workflow_service_pb2.DeleteWorkflowContentRequest, _workflow_service_pb2.DeleteWorkflowContentResponse]  # type: ignore[assignment]
+    """Deletes the texts and token ids of a workflow for good, those that its forks share with it included; counts,
+    hashes and costs stay. Fails with ABORTED / WORKFLOW_BUSY while a step runs. Again: no error.
+    """
 
 class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
     """Creates, finds and closes workflows."""
@@ -108,5 +116,15 @@ class WorkflowServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_workflow_service_pb2.ForkWorkflowResponse, _abc.Awaitable[_workflow_service_pb2.ForkWorkflowResponse]]:
         """Makes a new workflow that shares the transcript up to one step."""
+
+    @_abc_1.abstractmethod
+    def DeleteWorkflowContent(
+        self,
+        request: _workflow_service_pb2.DeleteWorkflowContentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_workflow_service_pb2.DeleteWorkflowContentResponse, _abc.Awaitable[_workflow_service_pb2.DeleteWorkflowContentResponse]]:
+        """Deletes the texts and token ids of a workflow for good, those that its forks share with it included; counts,
+        hashes and costs stay. Fails with ABORTED / WORKFLOW_BUSY while a step runs. Again: no error.
+        """
 
 def add_WorkflowServiceServicer_to_server(servicer: WorkflowServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from paceline.workflow.model import Budget, Message, Sampling, Tool, TranscriptPolicy
+from paceline.workflow.model import Budget, Message, Sampling, StorePolicy, Tool, TranscriptPolicy
 
 
 class OnBusy(StrEnum):
@@ -30,9 +30,37 @@ class Conversation:
     messages: tuple[Message, ...]
 
 
+class ToolChoiceMode(StrEnum):
+    """Whether the model calls a tool."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+    NAMED = "named"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Whether and which tool the model calls. `tool_name` is for NAMED only."""
+
+    mode: ToolChoiceMode = ToolChoiceMode.AUTO
+    tool_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    """What the text of an answer looks like: JSON of a schema, or, with an empty schema, any JSON object."""
+
+    json_schema: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class RunStep:
-    """Run one step. Empty `request_id`: one is chosen. `tools=None`: the workflow's. `detach_grace` in seconds."""
+    """Run one step. Empty `request_id`: one is chosen. `tools=None`: the workflow's. `detach_grace` in seconds.
+
+    Without `workflow_id`, the workflow of a conversation is found among those of the same tenant, `caller` and
+    `model`, or made with `labels`. `caller` stands for API key and user agent.
+    """
 
     tenant: str
     workflow_id: str
@@ -43,6 +71,11 @@ class RunStep:
     sampling: Sampling = field(default_factory=Sampling)
     tools: tuple[Tool, ...] | None = None
     detach_grace: float = 0.0
+    caller: str = ""
+    model: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
+    response_format: ResponseFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +92,8 @@ class CreateWorkflow:
     budget: Budget = field(default_factory=Budget)
     parent_workflow_id: str = ""
     transcript_policy: TranscriptPolicy = TranscriptPolicy.APPEND_ONLY
+    store: StorePolicy = StorePolicy.FULL
+    retention_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

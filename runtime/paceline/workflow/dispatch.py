@@ -19,6 +19,7 @@ from paceline.errors import (
 )
 from paceline.routing.pools import PoolChoice
 from paceline.transcript.chat import ChatModel
+from paceline.transcript.fingerprint import Keyed
 from paceline.workflow import outcome
 from paceline.workflow.attempt import Attempt, utcnow
 from paceline.workflow.closing import Closer, to_the_end
@@ -182,14 +183,15 @@ class Dispatcher:
                 run.log.add(event)
 
         await attempt.stream(request, emit)
-        end = _success(job, attempt)
+        keyed = job.prompt.keyed(attempt.answer.message)
+        end = _success(job, attempt, keyed)
         await self._close(job, attempt, end)
         self._prompts.remember(
             job.step.tenant,
             job.prompt.head(
                 job.step,
                 job.served.chat,
-                output=attempt.answer.message,
+                keyed=keyed,
                 generated=attempt.kept(),
                 reasoning_tokens=end.usage.reasoning,
                 replica=attempt.replica.name,
@@ -315,7 +317,7 @@ def _room(prompt: Prompt, limit: int | None, wanted: int | None) -> int:
     return min(room, wanted or room)
 
 
-def _success(job: _Job, attempt: Attempt) -> AttemptEnd:
+def _success(job: _Job, attempt: Attempt, keyed: Keyed) -> AttemptEnd:
     answer = attempt.answer
     usage = attempt.usage(answer.reasoning_tokens)
     return AttemptEnd(
@@ -332,6 +334,8 @@ def _success(job: _Job, attempt: Attempt) -> AttemptEnd:
         accelerator_seconds=attempt.accelerator_seconds(),
         output=answer.message,
         malformed_tool_calls=answer.malformed_tool_calls,
+        keys=keyed.keys,
+        calls=keyed.calls,
         segments=job.prompt.segments(job.served.chat, attempt.kept()),
         finish_reason=attempt.finish_reason(),
         reuse=outcome.reuse_of(job.prompt, attempt.replica, usage.cached_prompt),

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from paceline.workflow.model import Cost, FinishReason, Message, Reuse, Speculation, Timings, ToolCall, Usage
+from paceline.workflow.model import (
+    Cost,
+    FinishReason,
+    Message,
+    OutputFlag,
+    Reuse,
+    Speculation,
+    Timings,
+    ToolCall,
+    Usage,
+    WorkflowMatch,
+)
 
 
 class Phase(StrEnum):
@@ -26,6 +37,8 @@ class Started:
     request_id: str
     replayed: bool = False
     attached: bool = False
+    match: WorkflowMatch | None = None
+    """How the workflow was found; None when the client named it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,7 @@ class Finished:
     cost: Cost
     malformed_tool_calls: int
     replica: str
+    output_flags: tuple[OutputFlag, ...] = ()
 
 
 Event = Started | Progress | ReasoningDelta | TextDelta | ToolCallEvent | Finished

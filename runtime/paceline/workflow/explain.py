@@ -13,7 +13,7 @@ from math import gcd
 from typing import TypeVar
 
 from paceline.workflow.model import ReuseBreak, Step, StepState
-from paceline.workflow.remedies import NOT_CONTENT, REMEDIES, changed, moved
+from paceline.workflow.remedies import CACHE_ONLY, NOT_CONTENT, REMEDIES, changed, moved
 
 _Number = TypeVar("_Number", int, float)
 MissPrice = Callable[[int], int | None]
@@ -183,10 +183,11 @@ class _Reader:
         """What was carried and is missing in the cache. A change of content hides why: the replicas tell."""
         tokens = max(0, self._carried - self._cached) - self._rounding()
         reason = self._reason
-        if reason not in {ReuseBreak.MOVED, ReuseBreak.EVICTED}:
+        if reason not in CACHE_ONLY:
             elsewhere = self.before is not None and self.before.replica != self.step.replica
             reason = ReuseBreak.MOVED if elsewhere else ReuseBreak.EVICTED
         detail = moved(self.step, self.before) if reason is ReuseBreak.MOVED else ""
+        assert reason  # noqa: S101 - for the type checker: no reason is none of CACHE_ONLY
         return self._again(reason, detail, self._cached, tokens)
 
     def _rewritten(self) -> Again | None:

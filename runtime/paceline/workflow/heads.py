@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from paceline.errors import StepNotFinished
 from paceline.transcript.chat import ChatModel
 from paceline.transcript.context import Context, context_of, unpack
-from paceline.transcript.fingerprint import Link, Trail, keys_of, trail_of
-from paceline.workflow.model import Message, Step, StepState, Tool
+from paceline.transcript.fingerprint import Link, Trail
+from paceline.workflow.model import CallRef, ChainLink, StepState, Tool
 
 _LINK_BYTES, _KEY_BYTES = 200, 66
 """What a link of a trail and each of its keys take in memory."""
@@ -32,8 +32,8 @@ class Head:
     replica: str
     trail: Trail
     """The step and its ancestors, root first."""
-    calls: tuple[str, ...]
-    """Ids of the calls of the answer."""
+    calls: tuple[CallRef, ...]
+    """The calls of the answer."""
     reasoning_tokens: int = 0
     """Reasoning that was generated since the context was last rendered in full."""
     kept_reasoning: int = 0
@@ -48,19 +48,11 @@ class Head:
         return len(self.context.body) + len(self.system) + tools + trail
 
 
-def continued(parent: Head | None, step_id: str, messages: Sequence[Message]) -> tuple[Trail, tuple[str, ...]]:
-    """The trail and the calls after one more step. Work for its messages."""
-    before, calls = (parent.trail, parent.calls) if parent else ((), ())
-    keyed = keys_of(messages, calls)
-    return (*before, Link(step_id, keyed.keys)), keyed.calls
-
-
-def head_of(chain: Sequence[Step], chat: ChatModel) -> Head:
-    """The head of a chain of steps, root first. Raises `StepNotFinished`."""
+def head_of(chain: Sequence[ChainLink], trail: Trail, chat: ChatModel) -> Head:
+    """The head of a chain of steps, root first, of which `trail` is. Raises `StepNotFinished`."""
     last = chain[-1]
     if last.state is not StepState.FINISHED or last.segments is None:
         raise StepNotFinished(f"step {last.step_id} is {last.state} and cannot be continued", step_id=last.step_id)
-    trail, calls = trail_of(chain)
     return Head(
         step_id=last.step_id,
         workflow_id=last.workflow_id,
@@ -72,13 +64,19 @@ def head_of(chain: Sequence[Step], chat: ChatModel) -> Head:
         template_hash=last.segments.template_hash,
         replica=last.replica,
         trail=trail,
-        calls=calls,
+        calls=last.calls,
         reasoning_tokens=_reasoning(chain),
-        kept_reasoning=(last.reuse.kept_reasoning_tokens or 0) if last.reuse else 0,
+        kept_reasoning=last.kept_reasoning_tokens,
     )
 
 
-def _reasoning(chain: Sequence[Step]) -> int:
+def stored_trail(chain: Sequence[ChainLink]) -> Trail | None:
+    """The trail of a chain; None if some step is from before keys were kept."""
+    links = [Link(step.step_id, step.keys) for step in chain if step.keys is not None]
+    return tuple(links) if len(links) == len(chain) else None
+
+
+def _reasoning(chain: Sequence[ChainLink]) -> int:
     """Reasoning tokens since the last step that rendered history again."""
     reasoning = tokens = 0
     for step in chain:
@@ -86,6 +84,6 @@ def _reasoning(chain: Sequence[Step]) -> int:
             continue
         if step.segments.carried < tokens:
             reasoning = 0
-        reasoning += step.usage.reasoning or 0
+        reasoning += step.reasoning_tokens
         tokens = step.segments.carried + len(unpack(step.segments.rendered)) + len(unpack(step.segments.generated))
     return reasoning

@@ -17,9 +17,9 @@ def new_id(kind: str) -> str:
 
 
 def step_hash(command: RunStep) -> str:
-    """Hash of all that makes a step what it is: not its key, and not how long it outlives its readers."""
+    """Hash of all that makes a step what it is: not its key, who sent it or how long it outlives its readers."""
     kind = b"append" if isinstance(command.input, Append) else b"conversation"
-    return _digest(kind, replace(command, tenant="", request_id="", detach_grace=0.0))
+    return _digest(kind, replace(command, tenant="", request_id="", detach_grace=0.0, caller=""))
 
 
 def workflow_hash(command: CreateWorkflow | ForkWorkflow) -> str:

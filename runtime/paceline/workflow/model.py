@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from paceline.routing.pools import PoolChoice
 
@@ -29,6 +29,13 @@ class ToolCall:
     tool_name: str
     arguments_json: str
     defect: str = ""
+
+
+class CallRef(NamedTuple):
+    """A call as its result names it."""
+
+    tool_call_id: str
+    tool_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +133,8 @@ class ReuseBreak(StrEnum):
     TOKENIZER_CHANGED = "tokenizer_changed"
     TEMPLATE_RERENDER = "template_rerender"
     UNCLOSED_TURN = "unclosed_turn"
+    MODEL_CHANGED = "model_changed"
+    RETENTION_EXPIRED = "retention_expired"
     EVICTED = "evicted"
     MOVED = "moved"
 
@@ -174,6 +183,27 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     TOOL_CALLS = "tool_calls"
+
+
+class WorkflowMatch(StrEnum):
+    """How the workflow of a step was found whose client named none."""
+
+    NEW = "new"
+    EXACT = "exact"
+    AMBIGUOUS = "ambiguous"
+
+
+class OutputFlag(StrEnum):
+    """Something about an answer that can be read in two ways, and how it was read."""
+
+    MALFORMED_CALL = "malformed_call"
+    """Looked like a tool call and was none: it is in the text."""
+    CALL_IN_OPEN_REASONING = "call_in_open_reasoning"
+    """A complete call in a reasoning that never ended: it counts."""
+    RETOKENIZED_END = "retokenized_end"
+    """A stop text began inside a token, whose visible part was tokenized again."""
+    STRAY_MARKER = "stray_marker"
+    """What belongs to no message of the answer: kept as text."""
 
 
 class StepState(StrEnum):
@@ -239,6 +269,14 @@ class TranscriptPolicy(StrEnum):
     """The prompt is rendered in full, as the template has it."""
 
 
+class StorePolicy(StrEnum):
+    """What is stored of a workflow."""
+
+    FULL = "full"
+    NONE = "none"
+    """Counts and hashes only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Workflow:
     """One coding task."""
@@ -252,6 +290,11 @@ class Workflow:
     labels: dict[str, str] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
     transcript_policy: TranscriptPolicy = TranscriptPolicy.APPEND_ONLY
+    store: StorePolicy = StorePolicy.FULL
+    retention_seconds: int | None = None
+    """How long texts and ids are kept after the last change; None: as configured for the tenant."""
+    content_deleted_at: datetime | None = None
+    """When texts and ids were deleted; None while they are there."""
     parent_workflow_id: str | None = None
     forked_step_id: str | None = None
     head_step_id: str | None = None
@@ -278,6 +321,8 @@ class Segments:
     """uint32 little-endian ids as the engine emitted them."""
     tokenizer_hash: str
     template_hash: str
+    model_hash: str = ""
+    """What tells the model's weights from others; empty: was not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +340,13 @@ class Step:
     tools: tuple[Tool, ...] = ()
     """The tools and system prompt in force, to see a change at the next step."""
     parent_step_id: str | None = None
+    chain_hash: bytes | None = None
+    """Hash of the conversation up to here, with the answer of a finished step; None where it was not kept."""
+    match: WorkflowMatch | None = None
+    """How the workflow was found; None when the client named it."""
     output: Message | None = None
     malformed_tool_calls: int = 0
+    output_flags: tuple[OutputFlag, ...] = ()
     segments: Segments | None = None
     finish_reason: FinishReason | None = None
     usage: Usage = field(default_factory=Usage)
@@ -315,6 +365,27 @@ class Step:
     runtime_id: str = ""
     created_at: datetime | None = None
     ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainLink:
+    """A step of a chain without its texts: what it takes to continue the chain's last step."""
+
+    step_id: str
+    workflow_id: str
+    parent_step_id: str | None
+    state: StepState
+    segments: Segments | None
+    keys: tuple[bytes, ...] | None
+    """Hashes of its messages and its answer, see `transcript.fingerprint`; None if it did not finish, or before they
+    were kept."""
+    calls: tuple[CallRef, ...]
+    """The calls of its answer."""
+    system: str
+    tools: tuple[Tool, ...]
+    reasoning_tokens: int
+    kept_reasoning_tokens: int
+    replica: str
 
 
 @dataclass(frozen=True, slots=True)

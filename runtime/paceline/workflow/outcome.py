@@ -42,6 +42,7 @@ def replay_of(step: Step) -> list[Event]:
             cost=step.cost,
             malformed_tool_calls=step.malformed_tool_calls,
             replica=step.replica,
+            output_flags=step.output_flags,
         )
     )
     return events
@@ -61,6 +62,7 @@ def finished_of(end: AttemptEnd) -> Finished:
         cost=end.cost,
         malformed_tool_calls=end.malformed_tool_calls,
         replica=end.replica,
+        output_flags=end.output_flags,
     )
 
 

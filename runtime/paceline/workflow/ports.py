@@ -9,10 +9,13 @@ from typing import Protocol
 from paceline.engines.base import GenerateRequest
 from paceline.routing.pools import PoolChoice
 from paceline.workflow.model import (
+    CallRef,
+    ChainLink,
     Cost,
     FinishReason,
     Message,
     Outcome,
+    OutputFlag,
     Page,
     Reuse,
     Segments,
@@ -88,6 +91,11 @@ class AttemptEnd:
     """Seconds of the replica's time, shared equally with the steps that ran beside it."""
     output: Message | None = None
     malformed_tool_calls: int = 0
+    output_flags: tuple[OutputFlag, ...] = ()
+    keys: tuple[bytes, ...] | None = None
+    calls: tuple[CallRef, ...] = ()
+    """The calls of the answer."""
+    chain_hash: bytes | None = None
     segments: Segments | None = None
     finish_reason: FinishReason | None = None
     reuse: Reuse | None = None
@@ -148,6 +156,11 @@ class Ledger(Protocol):
 
     async def load_chain(self, tenant: str, step_id: str) -> list[Step]:
         """The step and its ancestors, root first, across forks."""
+        ...
+
+    async def load_links(self, tenant: str, step_id: str) -> list[ChainLink]:
+        """The same chain without its texts: a read of ids and hashes only. System prompt and tools are those of
+        the last step; the others have none."""
         ...
 
     async def open_step(self, step: Step, attempt: NewAttempt | None) -> None:

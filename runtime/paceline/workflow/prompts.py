@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from paceline.errors import StepNotFound
 from paceline.transcript.chat import ChatModel
 from paceline.transcript.context import Context, pack
+from paceline.transcript.fingerprint import Keyed, Link, keys_of, trail_of
 from paceline.transcript.matching import Match, match
 from paceline.transcript.volatile import Steady, VolatileBlocks
 from paceline.workflow.commands import Append, Conversation, RunStep
-from paceline.workflow.heads import Head, continued, head_of
+from paceline.workflow.heads import Head, head_of, stored_trail
 from paceline.workflow.model import Message, ReuseBreak, Role, Segments, Step, Tool, TranscriptPolicy, Workflow
 from paceline.workflow.ports import Ledger
 
@@ -49,18 +50,22 @@ class Prompt:
             self.carried, pack(self.rendered), pack(generated), chat.tokenizer_hash, chat.template_hash
         )
 
+    def keyed(self, output: Message) -> Keyed:
+        """The keys of the step's messages and its answer. Work for their bytes."""
+        return keys_of([*self.messages, output], self.parent.calls if self.parent else ())
+
     def head(
         self,
         step: Step,
         chat: ChatModel,
         *,
-        output: Message,
+        keyed: Keyed,
         generated: Sequence[int],
         reasoning_tokens: int | None,
         replica: str,
     ) -> Head:
         """The finished step, for its continuation."""
-        trail, calls = continued(self.parent, step.step_id, [*self.messages, output])
+        before = self.parent.trail if self.parent else ()
         appended = self.parent is not None and self.carried == self.parent.context.tokens
         reasoning = self.parent.reasoning_tokens if self.parent and appended else 0
         return Head(
@@ -73,8 +78,8 @@ class Prompt:
             tokenizer_hash=chat.tokenizer_hash,
             template_hash=chat.template_hash,
             replica=replica,
-            trail=trail,
-            calls=calls,
+            trail=(*before, Link(step.step_id, keyed.keys)),
+            calls=keyed.calls,
             reasoning_tokens=reasoning + (reasoning_tokens or 0),
             kept_reasoning=self.kept_reasoning,
         )
@@ -222,7 +227,7 @@ class Prompts:
         if workflow.workflow_id == parent.workflow_id or parent.step_id == workflow.head_step_id:
             return
         head = workflow.head_step_id
-        chain = await self._ledger.load_chain(workflow.tenant, head) if head else []
+        chain = await self._ledger.load_links(workflow.tenant, head) if head else []
         if parent.step_id not in {step.step_id for step in chain}:
             raise StepNotFound(
                 f"step {parent.step_id} is not in workflow {workflow.workflow_id}", step_id=parent.step_id
@@ -232,7 +237,11 @@ class Prompts:
         if head := self._heads.get((tenant, step_id)):
             self._heads.move_to_end((tenant, step_id))
             return head
-        head = head_of(await self._ledger.load_chain(tenant, step_id), chat)
+        links = await self._ledger.load_links(tenant, step_id)
+        trail = stored_trail(links)
+        if trail is None:  # of steps from before keys were kept, the texts tell
+            trail = trail_of(await self._ledger.load_chain(tenant, step_id))
+        head = await asyncio.to_thread(head_of, links, trail, chat)
         self.remember(tenant, head)
         return head
 

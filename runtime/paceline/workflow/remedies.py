@@ -48,10 +48,20 @@ REMEDIES: dict[ReuseBreak, str] = {
         "The step ran on another replica than its prefix was on; keep replicas up, and give them places "
         "enough (max_concurrent_steps) that steps need not go elsewhere."
     ),
+    ReuseBreak.MODEL_CHANGED: (
+        "Another model serves under the name, so no cache has the prefix, which each workflow pays for once; change "
+        "it while few workflows are open."
+    ),
+    ReuseBreak.RETENTION_EXPIRED: (
+        "The stored ids were deleted or never stored, so the conversation was rendered again; keep them longer "
+        "(`retention`), or store them."
+    ),
 }
 """One sentence for each reason."""
 
-NOT_CONTENT = frozenset({ReuseBreak.MOVED, ReuseBreak.EVICTED, ReuseBreak.UNCLOSED_TURN})
+CACHE_ONLY = frozenset({ReuseBreak.MOVED, ReuseBreak.EVICTED, ReuseBreak.MODEL_CHANGED})
+"""Reasons that cost only what a cache does not have."""
+NOT_CONTENT = CACHE_ONLY | {ReuseBreak.UNCLOSED_TURN}
 """Reasons that leave the context as it was."""
 
 POOL_WORDS: dict[PoolReason, str] = {

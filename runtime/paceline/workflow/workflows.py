@@ -42,6 +42,8 @@ class Workflows:
             labels=command.labels,
             budget=command.budget,
             transcript_policy=command.transcript_policy,
+            store=command.store,
+            retention_seconds=command.retention_seconds,
             parent_workflow_id=command.parent_workflow_id or None,
             created_at=now,
             updated_at=now,
@@ -91,7 +93,7 @@ class Workflows:
     async def _check_forkable(self, tenant: str, source: Workflow, step_id: str) -> None:
         step = await self._ledger.get_step(tenant, step_id)
         if step.workflow_id != source.workflow_id and step_id != source.head_step_id:
-            chain = await self._ledger.load_chain(tenant, source.head_step_id) if source.head_step_id else []
+            chain = await self._ledger.load_links(tenant, source.head_step_id) if source.head_step_id else []
             if step_id not in {known.step_id for known in chain}:
                 raise StepNotFound(f"step {step_id} is not in workflow {source.workflow_id}", step_id=step_id)
         if step.state is not StepState.FINISHED:

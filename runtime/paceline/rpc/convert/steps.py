@@ -11,18 +11,29 @@ from paceline.rpc.convert.values import EnumTable, duration, seconds, timestamp
 from paceline.v1 import step_pb2 as pb
 from paceline.v1 import step_service_pb2 as service_pb
 from paceline.workflow import events
-from paceline.workflow.commands import Append, Conversation, OnBusy, RunStep
-from paceline.workflow.model import FinishReason, Step, StepState
+from paceline.workflow.commands import (
+    Append,
+    Conversation,
+    OnBusy,
+    ResponseFormat,
+    RunStep,
+    ToolChoice,
+    ToolChoiceMode,
+)
+from paceline.workflow.model import FinishReason, OutputFlag, Step, StepState, WorkflowMatch
 
 STEP_STATES = EnumTable(StepState, pb.StepState, "STEP_STATE")
 FINISH_REASONS = EnumTable(FinishReason, pb.FinishReason, "FINISH_REASON")
 POOL_REASONS = EnumTable(PoolReason, pb.PoolReason, "POOL_REASON")
 PHASES = EnumTable(events.Phase, service_pb.StepPhase, "STEP_PHASE")
+TOOL_CHOICES = EnumTable(ToolChoiceMode, service_pb.ToolChoiceMode, "TOOL_CHOICE_MODE")
+MATCHES = EnumTable(WorkflowMatch, pb.WorkflowMatch, "WORKFLOW_MATCH")
+OUTPUT_FLAGS = EnumTable(OutputFlag, pb.OutputFlag, "OUTPUT_FLAG")
 ON_BUSY = EnumTable(OnBusy, service_pb.OnBusy, "ON_BUSY")
 
 
-def run_from_proto(tenant: str, request: service_pb.RunStepRequest) -> RunStep:
-    """Convert a request to run a step. Raises `InvalidArgument` and `InvalidMessage`."""
+def run_from_proto(tenant: str, caller: str, request: service_pb.RunStepRequest) -> RunStep:
+    """Convert a request to run a step; `caller` as in `RunStep`. Raises `InvalidArgument` and `InvalidMessage`."""
     return RunStep(
         tenant=tenant,
         workflow_id=request.workflow_id,
@@ -33,7 +44,30 @@ def run_from_proto(tenant: str, request: service_pb.RunStepRequest) -> RunStep:
         sampling=messages.sampling_from_proto(request.sampling),
         tools=messages.tools_from_proto(request.tools.tools) if request.HasField("tools") else None,
         detach_grace=seconds(request.detach_grace),
+        caller=caller,
+        model=request.model,
+        labels=dict(request.labels),
+        tool_choice=_tool_choice_from_proto(request.tool_choice),
+        response_format=_format_from_proto(request.response_format)
+        if request.HasField("response_format")
+        else None,
     )
+
+
+def _tool_choice_from_proto(choice: service_pb.ToolChoice) -> ToolChoice:
+    mode = TOOL_CHOICES.to_domain(choice.mode or service_pb.TOOL_CHOICE_MODE_AUTO, "tool_choice.mode")
+    return ToolChoice(mode, choice.tool_name)
+
+
+def _format_from_proto(given: service_pb.ResponseFormat) -> ResponseFormat:
+    field = "response_format"
+    match given.WhichOneof("format"):
+        case "json_schema" if given.json_schema:
+            return ResponseFormat(given.json_schema)
+        case "json_object" if given.json_object:
+            return ResponseFormat()
+        case _:
+            raise InvalidArgument(f"{field}: give json_schema, or set json_object to true", field=field)
 
 
 def _input_from_proto(request: service_pb.RunStepRequest) -> Append | Conversation:
@@ -59,6 +93,7 @@ def event_to_proto(event: events.Event) -> service_pb.RunStepResponse:
                     request_id=event.request_id,
                     replayed=event.replayed,
                     attached=event.attached,
+                    match=MATCHES.to_proto(event.match),
                 )
             )
         case events.Progress():
@@ -92,6 +127,7 @@ def _finished_to_proto(event: events.Finished) -> service_pb.StepFinished:
         cost=usage.cost_to_proto(event.cost),
         malformed_tool_call_count=event.malformed_tool_calls,
         replica=event.replica,
+        output_flags=[OUTPUT_FLAGS.to_proto(flag) for flag in event.output_flags],
     )
 
 
@@ -135,6 +171,8 @@ def step_to_proto(step: Step) -> pb.Step:
         step_class=step.step_class or "",
         replica=step.replica,
         pool_choice=_pool_to_proto(step.pool) if step.pool else None,
+        match=MATCHES.to_proto(step.match),
+        output_flags=[OUTPUT_FLAGS.to_proto(flag) for flag in step.output_flags],
         create_time=timestamp(step.created_at),
         end_time=timestamp(step.ended_at),
     )

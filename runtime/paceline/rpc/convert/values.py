@@ -71,6 +71,13 @@ def duration(seconds: float | None) -> Duration | None:
     return result
 
 
+def whole_seconds(value: Duration, field: str) -> int:
+    """Return a span of a request's field; parts of a second are refused."""
+    if value.nanos:
+        raise InvalidArgument(f"{field}: must be whole seconds", field=field)
+    return value.seconds
+
+
 def seconds(value: Duration) -> float:
     """Return a span in seconds."""
     return value.ToNanoseconds() / NANOS_PER_SECOND

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from paceline.rpc.convert import messages
-from paceline.rpc.convert.values import EnumTable, timestamp
+from paceline.rpc.convert.values import EnumTable, duration, timestamp, whole_seconds
 from paceline.v1 import workflow_pb2 as pb
 from paceline.v1 import workflow_service_pb2 as service_pb
 from paceline.workflow.commands import CreateWorkflow, ForkWorkflow
-from paceline.workflow.model import Budget, Outcome, OutcomeKind, OutcomeSource, TranscriptPolicy, Workflow
+from paceline.workflow.model import (
+    Budget,
+    Outcome,
+    OutcomeKind,
+    OutcomeSource,
+    StorePolicy,
+    TranscriptPolicy,
+    Workflow,
+)
 from paceline.workflow.ports import WorkflowFilter
 
 OUTCOME_KINDS = EnumTable(OutcomeKind, pb.OutcomeKind, "OUTCOME_KIND")
 OUTCOME_SOURCES = EnumTable(OutcomeSource, pb.OutcomeSource, "OUTCOME_SOURCE")
 POLICIES = EnumTable(TranscriptPolicy, pb.TranscriptPolicy, "TRANSCRIPT_POLICY")
+STORES = EnumTable(StorePolicy, pb.StorePolicy, "STORE_POLICY")
 
 
 def create_from_proto(tenant: str, request: service_pb.CreateWorkflowRequest) -> CreateWorkflow:
@@ -29,6 +38,10 @@ def create_from_proto(tenant: str, request: service_pb.CreateWorkflowRequest) ->
         parent_workflow_id=request.parent_workflow_id,
         transcript_policy=POLICIES.to_domain(
             request.transcript_policy or pb.TRANSCRIPT_POLICY_APPEND_ONLY, "transcript_policy"
+        ),
+        store=STORES.to_domain(request.store or pb.STORE_POLICY_FULL, "store"),
+        retention_seconds=(
+            whole_seconds(request.retention, "retention") if request.HasField("retention") else None
         ),
     )
 
@@ -101,4 +114,7 @@ def workflow_to_proto(workflow: Workflow) -> pb.Workflow:
         create_time=timestamp(workflow.created_at),
         update_time=timestamp(workflow.updated_at),
         transcript_policy=POLICIES.to_proto(workflow.transcript_policy),
+        store=STORES.to_proto(workflow.store),
+        retention=duration(workflow.retention_seconds),
+        content_delete_time=timestamp(workflow.content_deleted_at),
     )
