@@ -269,6 +269,13 @@ def test_channels_of_harmony(text: str, reasoning: str, content: str, names: lis
     assert answer.malformed_tool_calls == 0
 
 
+NO_CALLS = [
+    CALLED.replace("read_file", ""),
+    CALLED.replace('"a"', "NaN"),
+    CALLED.replace('"a"', '"\\ud83d"'),
+]
+
+
 @pytest.mark.parametrize(
     ("text", "content"),
     [
@@ -278,6 +285,8 @@ def test_channels_of_harmony(text: str, reasoning: str, content: str, names: lis
         ("<|channel|>python to=python<|message|>print(1)", "<|channel|>python to=python<|message|>print(1)"),
         ("<|channel|>other<|message|>x", "<|channel|>other<|message|>x"),
         ("x" * 2000, "x" * 2000),
+        (" " * 900 + "x<|message|>y", " " * 900 + "x<|message|>y"),
+        *((text, text) for text in NO_CALLS),
     ],
 )
 def test_what_harmony_does_not_know_stays_text_and_is_counted(text: str, content: str) -> None:
