@@ -128,7 +128,7 @@ def finished(of: NewAttempt, *, usage: Usage = USAGE, cost: Cost = COST) -> Atte
         accelerator_seconds=1.75,
         output=Message(Role.ASSISTANT, "done", "because", (ToolCall("call-2", "bash", '{"a": 1}'),)),
         malformed_tool_calls=1,
-        segments=Segments(0, ids(1, 2, 3), ids(4, 5), "tokenizer", "template"),
+        segments=Segments(0, ids(1, 2, 3), ids(4, 5), "tokenizer", "template", "model"),
         finish_reason=FinishReason.TOOL_CALLS,
         reuse=Reuse(1000, 900, 100, ReuseBreak.EVICTED, 3, 40, 50, 2),
         step_class="tool call",

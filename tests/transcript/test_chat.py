@@ -95,6 +95,24 @@ async def test_a_given_template_replaces_the_models_own(qwen_folder: Path, tmp_p
     assert own.tokenizer_hash == replaced.tokenizer_hash
 
 
+async def test_a_model_is_told_by_its_configuration_and_weights_wherever_they_lie(
+    qwen_folder: Path, tmp_path: Path
+) -> None:
+    hashes = []
+    for name, layers, weights in (("a", 2, b"one"), ("b", 2, b"two"), ("c", 3, b"one"), ("d", 2, b"larger")):
+        folder = tmp_path / name
+        folder.mkdir()
+        for path in qwen_folder.iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+        (folder / "config.json").write_text(json.dumps({"num_hidden_layers": layers}))
+        (folder / "model.safetensors").write_bytes(weights)
+        hashes.append((await load(str(folder))).model_hash)
+    assert hashes[0] == hashes[1]  # weights are not read: of their size alone
+    assert len({*hashes}) == 3
+    emulated = (await load("emulated")).model_hash
+    assert emulated not in {"", *hashes}
+
+
 async def test_a_template_in_the_tokenizer_config_is_used(qwen_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((qwen_folder / "tokenizer.json").read_bytes())
     config = tmp_path / "tokenizer_config.json"

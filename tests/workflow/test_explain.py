@@ -206,6 +206,15 @@ def test_changes_are_located_without_their_text() -> None:
     assert changed(ReuseBreak.TEMPLATE_CHANGED, step(3, prompt=1), before) == ""
 
 
+def test_who_goes_back_changed_something_since_the_latest_step() -> None:
+    head = replace(WARM, system="a\nb\nc")
+    back = step(
+        3, prompt=500, reason=ReuseBreak.SYSTEM_CHANGED, dropped=400, parent_step_id="s1", system="a\nb\nd"
+    )
+    (cause,) = read(replace(FIRST, system="a\nb\nd"), head, back).causes
+    assert cause.detail == "line 3 of the system prompt"
+
+
 def test_the_commonest_detail_stands_for_a_cause() -> None:
     def system(number: int, text: str) -> Step:
         reason = ReuseBreak.SYSTEM_CHANGED

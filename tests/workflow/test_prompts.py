@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import Any, cast
 
@@ -195,6 +196,66 @@ async def test_another_system_prompt_renders_again_but_appends_only_what_is_new(
     assert prompt.context.prompt_json() == _json(
         await talk.chat.render_first("Be long.", (READ, RUN), _stored(talk))
     )
+
+
+async def test_other_weights_keep_the_ids_and_say_that_no_cache_has_them(talk: Talk) -> None:
+    before = await talk.build(Append((user("four"),)))
+    own, talk.chat = talk.chat, copy(talk.chat)
+    talk.chat.model_hash = "other"
+    for _ in range(2):
+        prompt = await talk.build(Append((user("four"),)))
+        assert (prompt.break_reason, prompt.dropped) == (ReuseBreak.MODEL_CHANGED, 0)
+        assert prompt.context == before.context
+        talk.forget()
+    edited = (*RESENT[:3], user("Two?"))
+    assert (await talk.build(Conversation(edited))).break_reason is ReuseBreak.EDITED_HISTORY
+    await talk.step(Append((user("four"),)), "fourth", assistant("fourth"))
+    assert (await talk.build(Append((user("five"),)))).break_reason is None
+    talk.chat = own
+    assert (await talk.build(Append((user("five"),)))).break_reason is ReuseBreak.MODEL_CHANGED
+
+
+async def test_steps_from_before_models_were_told_apart_do_not_break(talk: Talk) -> None:
+    talk.forget()
+    for key, link in talk.chains.links.items():
+        assert link.segments
+        talk.chains.links[key] = replace(link, segments=replace(link.segments, model_hash=""))
+    assert (await talk.build(Append((user("four"),)))).break_reason is None
+
+
+OTHER = Message(Role.SYSTEM, "Be long.")
+EDITED, SYSTEM_CHANGED, TOOLS_CHANGED = (
+    ReuseBreak.EDITED_HISTORY,
+    ReuseBreak.SYSTEM_CHANGED,
+    ReuseBreak.TOOLS_CHANGED,
+)
+
+
+@pytest.mark.parametrize(
+    ("system", "tools", "reason", "at"),
+    [
+        (OTHER, None, EDITED, 3),
+        (RESENT[0], None, SYSTEM_CHANGED, 0),
+        (OTHER, (READ,), TOOLS_CHANGED, 3),
+    ],
+)
+async def test_who_goes_back_behind_another_system_prompt_changed_only_the_messages(
+    talk: Talk, system: Message, tools: tuple[Tool, ...] | None, reason: ReuseBreak, at: int
+) -> None:
+    head = await talk.step(Conversation((OTHER, *RESENT[1:])), "fourth", assistant("fourth"))
+    prompt = await talk.build(Conversation((system, *RESENT[1:3], user("Two?"))), tools)
+    assert (prompt.break_reason, prompt.break_message) == (reason, at)
+    assert prompt.parent
+    assert prompt.parent.step_id == "step-0"
+    assert prompt.parent.system != head.system
+    said = [user("one"), assistant("first"), user("Two?")]
+    whole = await talk.chat.render_first(system.content, (READ, RUN) if tools is None else tools, said)
+    assert prompt.context.prompt_json() == _json(whole)
+
+
+async def test_other_tools_are_named_before_messages_also_where_nothing_is_left(talk: Talk) -> None:
+    prompt = await talk.build(Conversation((RESENT[0], user("So far: x is 1."), user("Go on."))), (READ,))
+    assert (prompt.break_reason, prompt.parent) == (TOOLS_CHANGED, None)
 
 
 async def test_a_conversation_without_a_system_prompt_has_that_of_the_workflow(talk: Talk) -> None:

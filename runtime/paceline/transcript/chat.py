@@ -17,6 +17,7 @@ from paceline.transcript.files import (
     GENERATION_CONFIG,
     TOKENIZER_CONFIG,
     model_folder,
+    model_hash,
     read_json,
     special_tokens,
     template_source,
@@ -38,9 +39,16 @@ class ChatModel:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, renderer: Renderer, family: Family, end_ids: Sequence[int] = ()
+        self,
+        tokenizer: Tokenizer,
+        renderer: Renderer,
+        family: Family,
+        end_ids: Sequence[int] = (),
+        model_hash: str = "",
     ) -> None:
         self.tokenizer = tokenizer
+        self.model_hash = model_hash
+        """What tells the weights from others; empty: not known."""
         self.family = family
         self._renderer = renderer
         seam, problem = self._first_seam()
@@ -200,9 +208,10 @@ def _load(path_or_hub_id: str, template: Path | None, arguments_json: str) -> Ch
     source = template_source(template, folder, config, needed=model_type != families.gpt_oss.MODEL_TYPE)
     family = families.detect(Signs(source, model_type))
     if family.harmony and template is None:
-        return ChatModel(tokenizer, load_harmony(folder, tokenizer, arguments), family, known)
-    renderer = TemplateRenderer(ChatTemplate(source, special, arguments), tokenizer)
-    return ChatModel(tokenizer, renderer, family, known)
+        renderer: Renderer = load_harmony(folder, tokenizer, arguments)
+    else:
+        renderer = TemplateRenderer(ChatTemplate(source, special, arguments), tokenizer)
+    return ChatModel(tokenizer, renderer, family, known, model_hash(path_or_hub_id))
 
 
 @lru_cache(maxsize=64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 CHAT_TEMPLATE = "chat_template.jinja"
 GENERATION_CONFIG = "generation_config.json"
 CONFIG = "config.json"
+WEIGHTS = (".safetensors", ".bin", ".gguf", ".index.json")
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -39,6 +41,18 @@ def model_folder(path_or_hub_id: str, *, also: tuple[str, ...] = (), offline: bo
             "set `path` to a folder with tokenizer.json, or fetch the model with `paceline models fetch`",
             model=path_or_hub_id,
         ) from error
+
+
+def model_hash(path_or_hub_id: str) -> str:
+    """Return what tells a model's weights from others, wherever its folder lies: a hash of its configuration and
+    of the names and sizes of its weight files. Of a hub id or a built-in model it is that of the name."""
+    folder = Path(path_or_hub_id).expanduser()
+    if not folder.is_dir():
+        return hashlib.sha256(path_or_hub_id.encode()).hexdigest()
+    config, weights = folder / CONFIG, (path for path in folder.iterdir() if path.name.endswith(WEIGHTS))
+    digest = hashlib.sha256(config.read_bytes() if config.is_file() else b"")
+    digest.update(json.dumps(sorted((path.name, path.stat().st_size) for path in weights)).encode())
+    return digest.hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def explain(
     turns, before = [], None
     for number, step in enumerate(steps, 1):
         parent = known.get(step.parent_step_id or "", before)
-        reader = _Reader(step, parent, block, draft_tokens.get(step.speculation.profile, 0), miss_price)
+        reader = _Reader(step, parent, before, block, draft_tokens.get(step.speculation.profile, 0), miss_price)
         turns.append(reader.turn(number))
         before = step if step.state is StepState.FINISHED else before
     causes = [_cause(reason, turns) for reason in ReuseBreak if _of(reason, turns)]
@@ -126,6 +126,9 @@ class _Reader:
 
     step: Step
     before: Step | None
+    """Its parent."""
+    latest: Step | None
+    """The step that had finished last: the client may have gone back behind it."""
     block: int | None
     draft_tokens: int
     miss_price: MissPrice
@@ -197,7 +200,9 @@ class _Reader:
             return None
         start = max(self._carried, self._cached)
         tokens = min(dropped, self.step.reuse.prompt_tokens - start)
-        return self._again(reason, changed(reason, self.step, self.before), start, tokens, at_most=True)
+        return self._again(
+            reason, changed(reason, self.step, self.before, self.latest), start, tokens, at_most=True
+        )
 
     def _again(
         self, reason: ReuseBreak, detail: str, start: int, tokens: int, *, at_most: bool = False

@@ -29,6 +29,7 @@ class Head:
     tools: tuple[Tool, ...]
     tokenizer_hash: str
     template_hash: str
+    model_hash: str
     replica: str
     trail: Trail
     """The step and its ancestors, root first."""
@@ -62,6 +63,7 @@ def head_of(chain: Sequence[ChainLink], trail: Trail, chat: ChatModel) -> Head:
         tools=last.tools,
         tokenizer_hash=last.segments.tokenizer_hash,
         template_hash=last.segments.template_hash,
+        model_hash=last.segments.model_hash,
         replica=last.replica,
         trail=trail,
         calls=last.calls,

@@ -46,9 +46,8 @@ class Prompt:
 
     def segments(self, chat: ChatModel, generated: Sequence[int]) -> Segments:
         """What the step adds to the transcript."""
-        return Segments(
-            self.carried, pack(self.rendered), pack(generated), chat.tokenizer_hash, chat.template_hash
-        )
+        hashes = chat.tokenizer_hash, chat.template_hash, chat.model_hash
+        return Segments(self.carried, pack(self.rendered), pack(generated), *hashes)
 
     def keyed(self, output: Message) -> Keyed:
         """The keys of the step's messages and its answer. Work for their bytes."""
@@ -77,6 +76,7 @@ class Prompt:
             tools=self.tools,
             tokenizer_hash=chat.tokenizer_hash,
             template_hash=chat.template_hash,
+            model_hash=chat.model_hash,
             replica=replica,
             trail=(*before, Link(step.step_id, keyed.keys)),
             calls=keyed.calls,
@@ -174,12 +174,12 @@ class Prompts:
 
     async def _render(self, tenant: str, chat: ChatModel, source: _Source) -> Prompt:
         parent, system, tools = source.parent, source.system, source.tools
-        reason, base = source.reason, Context.empty()
+        reason, base = _changed(source.expected, chat, system, tools) or source.reason, Context.empty()
         if parent is None:
             ids = await chat.render_first(system, tools, source.shown)
-        elif changed := await self._why_in_full(tenant, chat, parent, source):
+        elif await self._in_full(tenant, chat, parent, source):
             # A template that goes its own way is only named when nothing else broke.
-            reason = reason or changed if changed is ReuseBreak.TEMPLATE_RERENDER else changed
+            reason = reason or ReuseBreak.TEMPLATE_RERENDER
             history = await self._history(tenant, parent)
             ids = await chat.render_first(system, tools, [*history, *source.shown])
             if parent.tokenizer_hash == chat.tokenizer_hash:
@@ -187,6 +187,8 @@ class Prompts:
         else:
             base = parent.context
             ids = await chat.render_continuation(source.shown, tools, closed=parent.closed)
+            if parent.model_hash and parent.model_hash != chat.model_hash:
+                reason = reason or ReuseBreak.MODEL_CHANGED
         appended = parent is not None and base is parent.context
         rendered = ids if appended else ids[base.tokens :]
         context = base.extend(rendered)
@@ -206,18 +208,17 @@ class Prompts:
             volatile_blocks=source.steady.count,
         )
 
-    async def _why_in_full(self, tenant: str, chat: ChatModel, parent: Head, source: _Source) -> ReuseBreak | None:
-        """Why the context of the parent cannot be appended to, if so."""
-        if changed := _changed(parent, chat, source.system, source.tools):
-            return changed
+    async def _in_full(self, tenant: str, chat: ChatModel, parent: Head, source: _Source) -> bool:
+        """Whether the context of the parent cannot be appended to."""
+        if _changed(parent, chat, source.system, source.tools) or not chat.appendable:
+            return True
         if source.policy is TranscriptPolicy.TEMPLATE_FAITHFUL and chat.rewriting:
             history = await self._history(tenant, parent)
             leading = [Message(Role.SYSTEM, source.system)] if source.system else []
-            rewritten = await asyncio.to_thread(
+            return await asyncio.to_thread(
                 chat.rewrites, [*leading, *history[:-1]], history[-1], source.shown, source.tools
             )
-            return ReuseBreak.TEMPLATE_RERENDER if rewritten else None
-        return None
+        return False
 
     async def _history(self, tenant: str, parent: Head) -> list[Message]:
         return history_of(await self._ledger.load_chain(tenant, parent.step_id))
@@ -268,13 +269,16 @@ def _kept_reasoning(parent: Head | None, messages: Sequence[Message], chat: Chat
     return parent.reasoning_tokens if asked else parent.kept_reasoning
 
 
-def _changed(parent: Head, chat: ChatModel, system: str, tools: tuple[Tool, ...]) -> ReuseBreak | None:
-    if parent.tokenizer_hash != chat.tokenizer_hash:
+def _changed(before: Head | None, chat: ChatModel, system: str, tools: tuple[Tool, ...]) -> ReuseBreak | None:
+    """What comes before the messages in a prompt and is not what it was, the first of it."""
+    if before is None:
+        return None
+    if before.tokenizer_hash != chat.tokenizer_hash:
         return ReuseBreak.TOKENIZER_CHANGED
-    if parent.template_hash != chat.template_hash:
+    if before.template_hash != chat.template_hash:
         return ReuseBreak.TEMPLATE_CHANGED
-    if parent.tools != tools:
+    if before.tools != tools:
         return ReuseBreak.TOOLS_CHANGED
-    if parent.system != system:
+    if before.system != system:
         return ReuseBreak.SYSTEM_CHANGED
-    return None if chat.appendable else ReuseBreak.TEMPLATE_RERENDER
+    return None

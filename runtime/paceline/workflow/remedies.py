@@ -49,8 +49,8 @@ REMEDIES: dict[ReuseBreak, str] = {
         "enough (max_concurrent_steps) that steps need not go elsewhere."
     ),
     ReuseBreak.MODEL_CHANGED: (
-        "Another model serves under the name, so no cache has the prefix, which each workflow pays for once; change "
-        "it while few workflows are open."
+        "Another model serves under the name, so no cache has the prefix, which each workflow pays for once; "
+        "change it while few workflows are open."
     ),
     ReuseBreak.RETENTION_EXPIRED: (
         "The stored ids were deleted or never stored, so the conversation was rendered again; keep them longer "
@@ -77,12 +77,14 @@ POOL_WORDS: dict[PoolReason, str] = {
 """Why a step runs in a pool that its prefix is not in."""
 
 
-def changed(reason: ReuseBreak, step: Step, before: Step | None) -> str:
-    """What differs from the step before, without the text itself; empty where there is nothing to add."""
-    if reason is ReuseBreak.SYSTEM_CHANGED and before:
-        return f"line {_first_difference(before.system, step.system)} of the system prompt"
-    if reason is ReuseBreak.TOOLS_CHANGED and before:
-        return _tools_difference(before.tools, step.tools)
+def changed(reason: ReuseBreak, step: Step, *before: Step | None) -> str:
+    """What differs from the first of the steps before that differs, without the text itself; empty where there is
+    nothing to add."""
+    for other in filter(None, before):
+        if reason is ReuseBreak.SYSTEM_CHANGED and other.system != step.system:
+            return f"line {_first_difference(other.system, step.system)} of the system prompt"
+        if reason is ReuseBreak.TOOLS_CHANGED and other.tools != step.tools:
+            return _tools_difference(other.tools, step.tools)
     message = step.reuse.break_message if step.reuse else None
     return "" if message is None else f"from message {message} on"
 
