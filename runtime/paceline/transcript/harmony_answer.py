@@ -6,6 +6,7 @@ Channel `analysis` is reasoning, `final` and `commentary` without recipient are 
 - Two messages of one kind have a newline between them.
 - A call is run only if its body is a JSON object; at the end of the output it needs no end marker.
 - A message to anybody else, or with a header that is none of these, is text with its header, and is counted.
+- A message that starts before the last one has ended is part of the last one, and is flagged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from paceline.transcript.hermes import is_object, new_call_id
 from paceline.transcript.pieces import Pieces
 from paceline.transcript.stops import held_back
-from paceline.workflow.model import Tool, ToolCall
+from paceline.workflow.model import OutputFlag, Tool, ToolCall
 
 START, CHANNEL, BODY, END, CALL = "<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>"
 _HEADER = re.compile(
@@ -53,7 +54,7 @@ class HarmonySplitter:
         while rest:
             rest = self._state(rest)
 
-    def finish(self) -> None:
+    def finish(self, _cut: bool = False, /) -> None:
         """Decide about everything that was held back."""
         held, self._held = self._held, ""
         if self._state == self._in_header:
@@ -117,14 +118,15 @@ class HarmonySplitter:
 
     def _pass_on(self, buffer: str, add: Callable[[str], None]) -> str:
         before, end, after = buffer.partition(END)
+        if not end:
+            certain = len(buffer) - held_back(buffer, (END, START))
+            before, self._held = buffer[:certain], buffer[certain:]
+        if START in before:
+            self.pieces.flags.add(OutputFlag.STRAY_MARKER)
+        add(before)
         if end:
-            add(before)
             self._state = self._in_header
-            return after
-        certain = len(buffer) - held_back(buffer, (END,))
-        add(buffer[:certain])
-        self._held = buffer[certain:]
-        return ""
+        return after
 
     @staticmethod
     def _separate(so_far: str, add: Callable[[str], None]) -> None:

@@ -1,4 +1,8 @@
-"""Hermes tool calls: a JSON object between two markers. A marker inside a JSON string is data."""
+"""Hermes tool calls: a JSON object between two markers. A marker inside a JSON string is data.
+
+Rules where the right reading is debatable: a call with other keys than `name`, `arguments`, `id` and `type` is
+none, because what they ask for would be left out; nor is one with a key twice in any object.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -16,9 +21,11 @@ from paceline.workflow.model import Tool, ToolCall
 _INSIDE_STRING = re.compile(r'"|\\|[\x00-\x1f]')
 
 
-class _Call(msgspec.Struct):
+class _Call(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     arguments: msgspec.Raw
+    id: msgspec.Raw = msgspec.Raw()
+    type: msgspec.Raw = msgspec.Raw()
 
 
 class JsonBody:
@@ -77,25 +84,33 @@ class JsonBody:
 
 
 def decode_call(body: str, _tools: Sequence[Tool] = ()) -> ToolCall | None:
-    """Return the call that a body spells; None if it is not an object with a `name` and an object `arguments`."""
+    """Return the call that a body spells; None if it is not an object with a `name` and an object `arguments`, no
+    other key but `id` and `type`, and no key twice."""
     try:
         call = msgspec.json.decode(body.encode(), type=_Call)
-        arguments_json = bytes(call.arguments).decode()
-        arguments = json.loads(arguments_json)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    if not call.name or not isinstance(arguments, dict):
+    if not call.name or not is_object(body):
         return None
-    return ToolCall(new_call_id(), call.name, arguments_json)
+    arguments_json = bytes(call.arguments).decode()
+    return ToolCall(new_call_id(), call.name, arguments_json) if arguments_json[0] == "{" else None
 
 
 def is_object(text: str) -> bool:
-    """Whether a text is a JSON object for everybody: without NaN and halves of characters, which Python allows."""
+    """Whether a text is a JSON object with one meaning for everybody: without NaN and halves of characters, which
+    Python allows, and without a key twice in one object."""
     try:
         msgspec.json.decode(text.encode(), type=msgspec.Raw)
-        return isinstance(json.loads(text), dict)
+        return isinstance(json.loads(text, object_pairs_hook=_unambiguous), dict)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return False
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key twice")
+    return found
 
 
 def new_call_id() -> str:

@@ -4,7 +4,8 @@ Nothing marks a call but an optional `<|python_tag|>` before it, so that only th
 where the right reading is debatable:
 
 - An answer is calls only if nothing else is in it, and without the tag only if every name is that of a tool.
-- A call with both `parameters` and `arguments` is none: nobody can tell which are meant.
+- A call with both `parameters` and `arguments` is none, nor is one with a key twice: nobody can tell which are
+  meant. Other keys than these, `name`, `id` and `type` make it none, because what they ask for would be left out.
 - An answer that begins with `{` and cannot become a call is text as soon as that is certain.
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from paceline.transcript.hermes import new_call_id
+from paceline.transcript.hermes import is_object, new_call_id
 from paceline.transcript.pieces import WHITESPACE, Pieces
 from paceline.workflow.model import Tool, ToolCall
 
@@ -25,8 +26,10 @@ _FIRST_KEYS = tuple(f'"{key}"' for key in ("name", "type", "parameters", "argume
 _BETWEEN = re.compile(r"[\s;]*")
 
 
-class _Call(msgspec.Struct):
+class _Call(msgspec.Struct, forbid_unknown_fields=True):
     name: str
+    id: msgspec.Raw = msgspec.Raw()
+    type: msgspec.Raw = msgspec.Raw()
     parameters: msgspec.Raw = msgspec.Raw()
     arguments: msgspec.Raw = msgspec.Raw()
 
@@ -60,7 +63,7 @@ class JsonAnswerSplitter:
             if (before + text).strip(WHITESPACE):  # whitespace after whitespace decides nothing
                 self._decide("".join(self._start))
 
-    def finish(self) -> None:
+    def finish(self, _cut: bool = False, /) -> None:
         """Decide about everything that was held back."""
         whole = "".join(self._held or self._start)
         self._start, self._held = [], []
@@ -131,10 +134,9 @@ def _decode(text: str) -> ToolCall | None:
         call = msgspec.json.decode(text.encode(), type=_Call)
         if bytes(call.arguments) and bytes(call.parameters):
             return None
-        arguments_json = (bytes(call.arguments) or bytes(call.parameters)).decode()
-        arguments = json.loads(arguments_json)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    if not call.name or not isinstance(arguments, dict):
+    arguments_json = (bytes(call.arguments) or bytes(call.parameters)).decode()
+    if not call.name or not is_object(text) or not arguments_json.startswith("{"):
         return None
     return ToolCall(new_call_id(), call.name, arguments_json)

@@ -9,7 +9,7 @@ from paceline.transcript.families.base import Family
 from paceline.transcript.pieces import OutputEvent
 from paceline.transcript.stops import StopFilter
 from paceline.transcript.tokenizer import TokenStream
-from paceline.workflow.model import Message, Role, Tool
+from paceline.workflow.model import Message, OutputFlag, Role, Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,10 @@ class Answer:
     """How many pieces looked like tool calls and were none; they are part of the text."""
     reasoning_tokens: int | None
     """Ids inside the reasoning, markers excluded; None if the family has no reasoning."""
+    retokenized: tuple[int, ...] = ()
+    """Ids that follow the kept ones in the transcript: what the client saw of the token in which a stop text
+    begins."""
+    flags: tuple[OutputFlag, ...] = ()
 
 
 class OutputParser:
@@ -48,6 +52,8 @@ class OutputParser:
         self._splitter = family.splitter(tools, reasoning_open)
         self._counts_reasoning = family.reasons
         self._reasoning_tokens = 0
+        self._doubtful_tokens = 0
+        """Those of them that are reasoning only if it ends."""
         self._taken = 0
         self._piece_start = 0
         self._ended = False
@@ -74,11 +80,17 @@ class OutputParser:
                 self._step(token_id)
         return self._splitter.pieces.take_events()
 
-    def finish(self) -> Answer:
-        """End the output: nothing is held back any more."""
+    def finish(self, *, cut: bool = False) -> Answer:
+        """End the output: nothing is held back any more. `cut`: the engine ended it, at a limit."""
         self._flush()
-        self._splitter.finish()
+        self._splitter.finish(cut or self.stopped)
         pieces = self._splitter.pieces
+        flags = set(pieces.flags)
+        if OutputFlag.CALL_IN_OPEN_REASONING in flags:
+            self._reasoning_tokens -= self._doubtful_tokens
+        retokenized = self._retokenized()
+        if retokenized:
+            flags.add(OutputFlag.RETOKENIZED_END)
         message = Message(
             Role.ASSISTANT,
             content=pieces.text,
@@ -86,7 +98,12 @@ class OutputParser:
             tool_calls=tuple(pieces.tool_calls),
         )
         reasoning_tokens = self._reasoning_tokens if self._counts_reasoning else None
-        return Answer(message, pieces.take_events(), pieces.malformed, reasoning_tokens)
+        return Answer(
+            message, pieces.take_events(), pieces.malformed, reasoning_tokens, retokenized, tuple(sorted(flags))
+        )
+
+    def _retokenized(self) -> tuple[int, ...]:
+        return tuple(self._stream.encode(self._stops.rest)) if self._stops and self._stops.rest else ()
 
     def _step(self, token_id: int) -> None:
         reasoning_before = self._counts_reasoning and self._splitter.reasoning_now
@@ -94,6 +111,7 @@ class OutputParser:
             self._take(text)
         if reasoning_before and self._splitter.reasoning_now:
             self._reasoning_tokens += 1
+            self._doubtful_tokens += self._splitter.pieces.doubtful
 
     def _take(self, text: str) -> None:
         if self._stops is not None:

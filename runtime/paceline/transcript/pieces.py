@@ -7,7 +7,7 @@ from typing import Protocol
 
 from paceline.transcript.schemas import checked
 from paceline.workflow.events import ReasoningDelta, TextDelta, ToolCallEvent
-from paceline.workflow.model import Tool, ToolCall
+from paceline.workflow.model import OutputFlag, Tool, ToolCall
 
 OutputEvent = ReasoningDelta | TextDelta | ToolCallEvent
 _TextKind = type[TextDelta] | type[ReasoningDelta]
@@ -57,6 +57,9 @@ class Pieces:
         self._fresh: list[ToolCallEvent | tuple[_TextKind, list[str]]] = []
         self.tool_calls: list[ToolCall] = []
         self.malformed = 0
+        self.flags: set[OutputFlag] = set()
+        self.doubtful = False
+        """Whether what came last is reasoning only if the reasoning ends."""
 
     @property
     def text(self) -> str:
@@ -87,15 +90,23 @@ class Pieces:
 
     def add_call(self, call: ToolCall) -> None:
         """Take a tool call and check its arguments."""
-        call = checked(call, self._tools)
-        self._text.meet_marker()
-        self.tool_calls.append(call)
-        self._fresh.append(ToolCallEvent(call))
+        self._append(ToolCallEvent(checked(call, self._tools)))
 
     def add_malformed(self, text: str) -> None:
         """Take what looked like a tool call and is none: it is text."""
         self.malformed += 1
+        self.flags.add(OutputFlag.MALFORMED_CALL)
         self.add_text(text)
+
+    def take_over(self, other: Pieces, events: Sequence[OutputEvent]) -> None:
+        """Take the events of an answer that was collected apart, and what was counted of it."""
+        for event in events:
+            if isinstance(event, ToolCallEvent):
+                self._append(event)
+            else:
+                self.add_text(event.text)
+        self.malformed += other.malformed
+        self.flags |= other.flags
 
     def end(self) -> None:
         """Decide about the whitespace at the end."""
@@ -106,6 +117,11 @@ class Pieces:
         """Return the events since the last call, neighbours of one kind merged."""
         fresh, self._fresh = self._fresh, []
         return [item if isinstance(item, ToolCallEvent) else item[0]("".join(item[1])) for item in fresh]
+
+    def _append(self, event: ToolCallEvent) -> None:
+        self._text.meet_marker()
+        self.tool_calls.append(event.tool_call)
+        self._fresh.append(event)
 
     def _emit(self, kind: _TextKind, text: str) -> None:
         if not text:
@@ -129,5 +145,5 @@ class Splitter(Protocol):
     def feed(self, text: str) -> None:
         """Take more text."""
 
-    def finish(self) -> None:
-        """Decide about everything that was held back."""
+    def finish(self, cut: bool = False, /) -> None:
+        """Decide about everything that was held back. `cut`: the model did not end its answer itself."""

@@ -2,7 +2,10 @@
 
 Rules where the right reading is debatable; each loses no text and runs nothing that was not meant:
 
-- Reasoning comes first or not at all; a later `<think>` is text.
+- Reasoning comes first or not at all; a later `<think>` or `</think>` is text, and is flagged.
+- Reasoning ends at the first `</think>`, wherever that stands. Calls before it are reasoning: they are not run.
+- If it never ends although the model ended its answer itself, and has a complete call of a known tool in it, then
+  the answer goes on from the first complete call as if the reasoning had ended there, and is flagged.
 - A call is run only if it is complete. At the end of the output a complete one needs no end marker.
 - What is no call stays text with its markers, and is counted.
 """
@@ -15,7 +18,8 @@ from typing import Protocol
 
 from paceline.transcript.pieces import WHITESPACE, Pieces
 from paceline.transcript.stops import held_back
-from paceline.workflow.model import Tool, ToolCall
+from paceline.workflow.events import TextDelta
+from paceline.workflow.model import OutputFlag, Tool, ToolCall
 
 
 class CallBody(Protocol):
@@ -61,6 +65,8 @@ class MarkerSplitter:
         self._space: list[str] = []
         """Whitespace after the marker of a call."""
         self._body: CallBody | None = None
+        self._doubt: tuple[MarkerSplitter, list[str]] | None = None
+        """What the reasoning is from its first call on if it never ends, and the text of that."""
         self._state: Callable[[str], str] = self._in_text
         if reasoning:
             self._state = self._in_reasoning if reasoning_open else self._at_start
@@ -68,7 +74,7 @@ class MarkerSplitter:
     @property
     def reasoning_now(self) -> bool:
         """Whether the text read last is inside the reasoning."""
-        return self._state == self._in_reasoning
+        return self._state in {self._in_reasoning, self._in_doubt}
 
     def feed(self, text: str) -> None:
         """Take more text."""
@@ -77,11 +83,13 @@ class MarkerSplitter:
         while rest:
             rest = self._state(rest)
 
-    def finish(self) -> None:
+    def finish(self, cut: bool = False, /) -> None:
         """Decide about everything that was held back."""
         held, self._held = self._held, ""
         if self._state == self._in_reasoning:
             self.pieces.add_reasoning(held)
+        elif self._doubt:
+            self._end_doubt(*self._doubt, held, cut)
         elif self._body and self._calls:
             self._finish_call(self._calls, self._body)
         elif self._calls and self._state == self._at_call:
@@ -89,6 +97,8 @@ class MarkerSplitter:
         else:
             self.pieces.add_text(held)
         self.pieces.end()
+        if any(marker and marker in self.pieces.text for marker in self._reasoning_markers):
+            self.pieces.flags.add(OutputFlag.STRAY_MARKER)
 
     # Each state takes the text, and returns what the next state has to read.
 
@@ -107,13 +117,53 @@ class MarkerSplitter:
 
     def _in_reasoning(self, buffer: str) -> str:
         before, closing, after = buffer.partition(self._reasoning_markers[1])
+        call = before.find(self._calls.begin) if self._calls else -1
+        if call >= 0:
+            self.pieces.add_reasoning(before[:call])
+            self._doubt = MarkerSplitter(self._tools, False, calls=self._calls), []
+            self._state, self.pieces.doubtful = self._in_doubt, True
+            return buffer[call:]
         if not closing:
-            self.pieces.add_reasoning(self._hold_back(buffer, self._reasoning_markers[1]))
+            markers = (self._reasoning_markers[1], *([self._calls.begin] if self._calls else []))
+            self.pieces.add_reasoning(self._hold_back(buffer, *markers))
             return ""
-        self.pieces.add_reasoning(before)
+        self._end_reasoning(before)
+        return after
+
+    def _in_doubt(self, buffer: str) -> str:
+        assert self._doubt is not None  # noqa: S101 - for the type checker: the state is entered with it
+        before, closing, after = buffer.partition(self._reasoning_markers[1])
+        if not closing:
+            before = self._hold_back(buffer, self._reasoning_markers[1])
+        answer, parts = self._doubt
+        parts.append(before)
+        if not closing:
+            answer.feed(before)
+            return ""
+        self._doubt, self.pieces.doubtful = None, False
+        self._end_reasoning("".join(parts))
+        return after
+
+    def _end_reasoning(self, rest: str) -> None:
+        self.pieces.add_reasoning(rest)
         self.pieces.end_reasoning()
         self._state = self._in_text
-        return after
+
+    def _end_doubt(self, answer: MarkerSplitter, parts: list[str], held: str, cut: bool) -> None:
+        """The reasoning never ended."""
+        answer.feed(held)
+        known = {tool.tool_name for tool in self._tools}
+        if cut or not any(call.tool_name in known for call in answer.pieces.tool_calls):
+            self.pieces.add_reasoning("".join((*parts, held)))
+            return
+        self.pieces.flags.add(OutputFlag.CALL_IN_OPEN_REASONING)
+        answer.finish()
+        events = answer.pieces.take_events()
+        if isinstance(first := events[0], TextDelta):
+            self.pieces.add_reasoning(first.text)
+            del events[0]
+        self.pieces.end_reasoning()
+        self.pieces.take_over(answer.pieces, events)
 
     def _in_text(self, buffer: str) -> str:
         if self._calls is None:
@@ -159,8 +209,8 @@ class MarkerSplitter:
         self._state = self._in_text
         return after
 
-    def _hold_back(self, buffer: str, marker: str) -> str:
-        certain = len(buffer) - held_back(buffer, (marker,))
+    def _hold_back(self, buffer: str, *markers: str) -> str:
+        certain = len(buffer) - held_back(buffer, markers)
         self._held = buffer[certain:]
         return buffer[:certain]
 

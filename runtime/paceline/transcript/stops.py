@@ -27,17 +27,19 @@ class StopFilter:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
-        self._pieces: deque[tuple[int, int]] = deque()
-        """(length, ids before it) of each piece that reaches into the held text; the first may be partly gone."""
+        self._pieces: deque[tuple[str, int]] = deque()
+        """(text, ids before it) of each piece that reaches into the held text; the first may be partly gone."""
         self.kept_ids: int | None = None
         """How many ids come before the token in which the stop begins; None until one is found."""
+        self.rest = ""
+        """What that token decodes to before the stop."""
 
     def feed(self, text: str, ids_before: int) -> str:
         """Take the text that the ids after the first `ids_before` decoded to; returns what is certainly none."""
-        self._pieces.append((len(text), ids_before))
+        self._pieces.append((text, ids_before))
         buffer = self._held + text
         if (start := self._find(buffer)) is not None:
-            self.kept_ids = self._ids_before(len(buffer) - start)
+            self._cut(len(buffer) - start)
             self._held = ""
             return buffer[:start]
         keep = held_back(buffer, self._stops)
@@ -53,13 +55,14 @@ class StopFilter:
     def _find(self, buffer: str) -> int | None:
         return min((start for stop in self._stops if (start := buffer.find(stop)) >= 0), default=None)
 
-    def _ids_before(self, from_end: int) -> int:
-        """The ids before the piece in which the character lies that is `from_end` characters from the end."""
+    def _cut(self, from_end: int) -> None:
+        """Note the piece in which the character lies that is `from_end` characters from the end."""
         self._forget(from_end)
-        return self._pieces[0][1]
+        text, self.kept_ids = self._pieces[0]
+        self.rest = text[: sum(len(piece) for piece, _ in self._pieces) - from_end]
 
     def _forget(self, keep: int) -> None:
         """Drop the pieces that end before the last `keep` characters."""
-        total = sum(length for length, _ in self._pieces)
-        while self._pieces and total - self._pieces[0][0] >= keep:
-            total -= self._pieces.popleft()[0]
+        total = sum(len(piece) for piece, _ in self._pieces)
+        while self._pieces and total - len(self._pieces[0][0]) >= keep:
+            total -= len(self._pieces.popleft()[0])

@@ -49,6 +49,11 @@ class TokenStream:
         self._held = []
         return whole[len(before) :]
 
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a short text."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
     def _give_up(self) -> str:
         text = self.flush()
         self._last, self._stream = [], DecodeStream(skip_special_tokens=False)
