@@ -14,7 +14,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 FAST := not slow and not engine and not data and not postgres and not wheel
 
-.PHONY: help install engine model demo lint check test proof-kills gen lock fmt clean
+.PHONY: help install engine model demo lint check test proof-kills proof-fuzz gen lock fmt clean
 
 help: ## List the entry points.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
@@ -65,6 +65,9 @@ test: install engine model ## Every test, those on a real engine included. PACEL
 
 proof-kills: install ## Kill the runtime KILLS times (100) at seeded moments; a run that was broken off goes on.
 	PYTHONPATH=. $(BIN)/python scripts/proof_kills.py $(or $(KILLS),100)
+
+proof-fuzz: install ## Fuzz with CASES (1000000) cases; a run that was broken off goes on.
+	PYTHONPATH=. $(BIN)/python scripts/proof_fuzz.py $(or $(CASES),1000000)
 
 gen: install ## Regenerate the code from protos and the pages from code.
 	$(BIN)/python scripts/gen_protos.py

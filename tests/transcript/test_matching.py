@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.transcript.conversations import assistant, call, result, user
 
 from paceline.errors import InvalidMessage
@@ -197,90 +193,3 @@ def test_calls_without_ids_are_answered_in_their_order() -> None:
     assert match([FIRST, nameless, result("1", ""), result("2", ""), TWO, NEW], chain, "").break_reason is None
     swapped = match([FIRST, nameless, result("2", ""), result("1", ""), TWO, NEW], chain, "")
     assert (swapped.parent_step_id, swapped.break_message) == ("one", 2)
-
-
-TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
-SAID = TEXT.map(str.strip)
-VALUE = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**6), 10**6) | TEXT,
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
-    max_leaves=4,
-)
-ARGUMENTS = st.lists(st.dictionaries(TEXT, VALUE, max_size=3), max_size=3)
-
-
-@st.composite
-def stored_steps(draw: st.DrawFn) -> list[Step]:
-    """A conversation of one to five steps, with parallel calls and their results."""
-    steps: list[Step] = []
-    calls: list[ToolCall] = []
-    for number in range(draw(st.integers(1, 5))):
-        said = [result(draw(TEXT), one.tool_call_id) for one in draw(st.permutations(calls))]
-        if not said or draw(st.booleans()):
-            said.append(user(draw(TEXT) + "?"))
-        made = [json.dumps(arguments) for arguments in draw(ARGUMENTS)]
-        calls = [ToolCall(f"call_{number}_{at}", "tool", text) for at, text in enumerate(made)]
-        answer = assistant(draw(SAID), *calls, reasoning=draw(SAID))
-        steps.append(step(f"step {number}", answer, *said))
-    return steps
-
-
-def resent(draw: Any, steps: list[Step]) -> list[Message]:
-    """The conversation of steps as a careless client sends it again."""
-    messages: list[Message] = []
-    ids: dict[str, str] = {}
-    for one in steps:
-        results = [message for message in one.input if message.role is Role.TOOL]
-        results = draw(st.permutations(results)) if draw(st.booleans()) else results
-        messages += [replace(message, tool_call_id=ids[message.tool_call_id]) for message in results]
-        messages += [message for message in one.input if message.role is Role.USER]
-        assert one.output
-        calls = one.output.tool_calls
-        prefix = draw(st.sampled_from(["call_", "toolu_", "x"]))
-        ids = {each.tool_call_id: f"{prefix}{at}" for at, each in enumerate(calls)}
-        space = draw(st.sampled_from(["", " ", "\n\n"]))
-        messages.append(
-            replace(
-                one.output,
-                content=space + one.output.content + space,
-                reasoning=one.output.reasoning if draw(st.booleans()) else "",
-                tool_calls=tuple(
-                    ToolCall(ids[each.tool_call_id], each.tool_name, redumped(draw, each.arguments_json))
-                    for each in calls
-                ),
-            )
-        )
-    return messages
-
-
-def redumped(draw: Any, text: str) -> str:
-    """The same JSON in another layout."""
-    value = json.loads(text)
-    keys = draw(st.permutations(list(value)))
-    indent = draw(st.sampled_from([None, 1, 4]))
-    return json.dumps({key: value[key] for key in keys}, indent=indent, ensure_ascii=draw(st.booleans()))
-
-
-@settings(max_examples=200, deadline=None)
-@given(data=st.data(), steps=stored_steps())
-def test_a_conversation_that_is_sent_again_does_not_break(data: st.DataObject, steps: list[Step]) -> None:
-    conversation = [*resent(data.draw, steps), NEW]
-    found = match(conversation, trail_of(steps), "")
-    assert (found.break_reason, found.break_message) == (None, None)
-    assert (found.parent_step_id, found.new_messages) == (steps[-1].step_id, (NEW,))
-
-
-@settings(max_examples=200, deadline=None)
-@given(data=st.data(), steps=stored_steps())
-def test_an_edit_breaks_at_the_edited_message(data: st.DataObject, steps: list[Step]) -> None:
-    conversation = [*resent(data.draw, steps), NEW]
-    at = data.draw(st.integers(0, len(conversation) - 2))
-    edited = conversation[at]
-    added = "." if edited.role is Role.ASSISTANT else " "
-    conversation[at] = replace(edited, content=edited.content + added)
-    found = match(conversation, trail_of(steps), "")
-    lengths = [len(one.input) + 1 for one in steps]
-    whole = [number for number in range(len(steps)) if sum(lengths[: number + 1]) <= at]
-    assert (found.break_reason, found.break_message) == (ReuseBreak.EDITED_HISTORY, at)
-    assert found.parent_step_id == (steps[whole[-1]].step_id if whole else None)
-    assert found.new_messages == tuple(conversation[sum(lengths[: len(whole)]) :])
