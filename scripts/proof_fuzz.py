@@ -1,7 +1,8 @@
 """Play many random cases of every fuzz target: COUNT of them, on every free core.
 
-Results go to build/proof-fuzz.json after each batch; a run that was broken off goes on after the last one. Batches
-are seeded by their number: one that fails is played again by `--again TARGET SEED CASES`.
+Results go to build/proof-fuzz.json after each batch; a run that was broken off goes on with the missing ones, and one
+after all is done says again what came out: without that file everything is played anew. Batches are seeded by their
+number: one that fails is played again by `--again TARGET SEED CASES`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from tests.fuzz.target import Check, play
 from tests.fuzz.targets import TARGETS
 
 RESULTS = Path("build/proof-fuzz.json")
-ROUND = 20_000
-"""Cases of one round: one batch of each target."""
+ROUND = 5_000
+"""Cases of one round: one batch of each target. Rounds are whole."""
 BY_NAME = {target.name: target for target in TARGETS}
 
 
@@ -115,9 +116,8 @@ def play_here(batch: Batch) -> tuple[int, str]:
 def batches(count: int) -> Iterator[Batch]:
     """All batches of a proof with so many cases. The numbers 0 and 1 are the seeds of the tests."""
     for number in range(-(-count // ROUND)):
-        cases = min(ROUND, count - number * ROUND)
         for target in TARGETS:
-            yield Batch(target.name, 2 + number, -(-cases * target.per_10_000 // 10_000))
+            yield Batch(target.name, 2 + number, ROUND * target.per_10_000 // 10_000)
 
 
 def prove(results: Results, count: int, seconds: float, workers: int) -> None:
