@@ -1,8 +1,8 @@
 """Play many random cases of every fuzz target: COUNT of them, on every free core.
 
-Results go to build/proof-fuzz.json after each batch; a run that was broken off goes on with the missing ones, and one
-after all is done says again what came out: without that file everything is played anew. Batches are seeded by their
-number: one that fails is played again by `--again TARGET SEED CASES`.
+Results go to build/proof-fuzz.json after each batch. A run that was broken off goes on with the missing ones;
+without that file everything is played anew. Batches are seeded by their number: one that fails is played again by
+`--again TARGET SEED CASES`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,12 +31,12 @@ ANSWERS = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.ALREADY_EXISTS,
 }
-METHODS = [
-    method
+METHODS = {
+    f"/{service.full_name}/{method.name}": method
     for file in (step_service_pb2, workflow_service_pb2, cost_service_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
-]
+}
 texts = st.one_of(
     st.text(max_size=20),
     st.sampled_from(
@@ -163,14 +164,22 @@ def runtime(ledger: Path) -> Iterator[grpc.Channel]:
         engine.kill()
 
 
-def code_of(channel: grpc.Channel, method: Any, request: Message) -> grpc.StatusCode:
-    """Call a method and read it to its end."""
-    path = f"/{method.containing_service.full_name}/{method.name}"
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request to a method."""
+
+    method: str
+    request: Message
+
+
+def code_of(channel: grpc.Channel, call: Call) -> grpc.StatusCode:
+    """Make a call and read it to its end."""
+    method = METHODS[call.method]
     answer = GetMessageClass(method.output_type)
     kind: Any = channel.unary_stream if method.server_streaming else channel.unary_unary
-    call = kind(path, type(request).SerializeToString, answer.FromString)
+    begin = kind(call.method, type(call.request).SerializeToString, answer.FromString)
     try:
-        answered = call(request, timeout=SECONDS)
+        answered = begin(call.request, timeout=SECONDS)
         for _ in answered if method.server_streaming else ():
             pass
     except grpc.RpcError as error:
@@ -178,9 +187,9 @@ def code_of(channel: grpc.Channel, method: Any, request: Message) -> grpc.Status
     return grpc.StatusCode.OK
 
 
-def check(channel: grpc.Channel, case: tuple[Any, Message]) -> None:
+def check(channel: grpc.Channel, call: Call) -> None:
     """Send a request: there is an answer, or an error that says what to change, and soon."""
-    code = code_of(channel, *case)
+    code = code_of(channel, call)
     assert code in ANSWERS, code
 
 
@@ -188,7 +197,7 @@ def check(channel: grpc.Channel, case: tuple[Any, Message]) -> None:
 def checked() -> Iterator[Callable[[Any], None]]:
     """Start a runtime, and return what sends it a request."""
     with tempfile.TemporaryDirectory() as folder, runtime(Path(folder) / "ledger.db") as channel:
-        yield lambda case: check(channel, case)
+        yield lambda call: check(channel, call)
 
 
 def spared(request: Any) -> Any:
@@ -198,10 +207,11 @@ def spared(request: Any) -> Any:
     return request
 
 
-def case_of(method: Any) -> st.SearchStrategy[tuple[Any, Message]]:
-    """A request to a method."""
-    made = messages(method.input_type)
-    return st.tuples(st.just(method), made.map(spared) if method.name.startswith("Delete") else made)
+def calls_of(path: str) -> st.SearchStrategy[Call]:
+    """Calls of a method."""
+    requests = messages(METHODS[path].input_type)
+    spares = METHODS[path].name.startswith("Delete")
+    return st.builds(Call, method=st.just(path), request=requests.map(spared) if spares else requests)
 
 
-cases = st.sampled_from(METHODS).flatmap(case_of)
+cases = st.sampled_from(list(METHODS)).flatmap(calls_of)
