@@ -110,9 +110,27 @@ class Case:
 
 MARKERS = (
     *("<tool_call>", "</tool_call>", "<think>", "</think>", "<function=write>", "</function>", "<|python_tag|>"),
-    *("<parameter=path>", "<parameter=count>", "<parameter=deep>", "</parameter>", "<tool_", "call>", "</thi"),
+    *(
+        "<parameter=path>",
+        "<parameter=count>",
+        "<parameter=deep>",
+        "</parameter>",
+        "<tool_call>\n",
+        "<tool_",
+        "</thi",
+    ),
     *("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|constrain|>", "<|start|>assistant"),
-    *("assistant", "analysis", "final", "commentary", " to=functions.write", " to=functions.", " to=python"),
+    *(
+        "<tool_",
+        "</thi",
+        "assistant",
+        "analysis",
+        "final",
+        "commentary",
+        " to=functions.write",
+        " to=functions.",
+        " to=python",
+    ),
 )
 JUNK = (
     *("\n", " ", "\t", "<", "</", "<|", "|>", ">", '"', "\\", "{", "}", "[", "]", ";", ",", ":", "=", "NaN"),
@@ -374,11 +392,18 @@ class Long:
     stop: tuple[str, ...]
 
 
+_XML = "<tool_call><function=write>"
+INSIDE = (
+    *("", "<think>", "<tool_call>", "<tool_call>{", '<tool_call>{"name": "', "{", '{"name"', '{"name": "'),
+    *(_XML, f"{_XML}<parameter=path>", f"{_XML}<parameter=path>x</parameter>"),
+    *("<|channel|>", "<|channel|>analysis<|message|>", "<|channel|>x to=functions.write<|message|>"),
+)
+"""Where something may come again and again."""
 some = st.lists(st.sampled_from([*MARKERS, *JUNK, WORD, "a"]), max_size=3).map(tuple)
 longs = st.builds(
     Long,
     reader=st.sampled_from([reader.name for reader in READERS]),
-    begin=some,
+    begin=some | st.sampled_from(INSIDE).map(lambda text: (text,)),
     again=some.filter(any),
     end=some,
     stop=st.just(()) | st.just(("z" * 50,)) | st.just((" " * 200 + "x",)),
@@ -394,3 +419,57 @@ def check_long(case: Long) -> None:
     parser.feed(text.encode())
     answer = parser.finish()
     assert answer.message.content or answer.message.reasoning or answer.message.tool_calls or not visible(text)
+
+
+# -- whole calls --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls, and the answer that makes them."""
+
+    reader: str
+    calls: tuple[tuple[str, dict[str, Any]], ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """As a model of the family writes it."""
+        if self.reader == "qwen3-coder":
+            return "\n".join(self._xml(name, given) for name, given in self.calls)
+        bodies = [json.dumps(given, ensure_ascii=False) for _, given in self.calls]
+        write = {
+            "qwen2.5": '<tool_call>\n{{"name": "{}", "arguments": {}}}\n</tool_call>',
+            "llama3": '{{"name": "{}", "parameters": {}}};',
+            "gpt-oss": "<|start|>assistant<|channel|>commentary to=functions.{} json<|message|>{}<|call|>",
+        }[self.reader]
+        return "".join(write.format(name, body) for (name, _), body in zip(self.calls, bodies, strict=True))
+
+    def _xml(self, name: str, given: dict[str, Any]) -> str:
+        values = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in given.items())
+        return f"<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>"
+
+
+tame = texts | st.lists(st.sampled_from([*MARKERS, *JUNK, "a"]), max_size=3).map("".join)
+no_end = {"qwen3-coder": ("</parameter>",), "gpt-oss": ("<|end|>", "<|call|>")}
+"""What ends a call even inside a string."""
+
+
+@st.composite
+def whole_calls(draw: st.DrawFn) -> Calls:
+    """Calls whose arguments hold markers and whatever else."""
+    reader = draw(st.sampled_from(["qwen2.5", "qwen3-coder", "llama3", "gpt-oss"]))
+    words = tame.filter(lambda text: not any(end in text for end in no_end.get(reader, ())))
+    other = words if reader == "qwen3-coder" else words | st.lists(words, max_size=2) | st.integers()
+    given = st.dictionaries(st.sampled_from(["path", "note", "a b"]), other, max_size=3)
+    made = st.lists(st.tuples(st.sampled_from(["write", "read_file"]), given), min_size=1, max_size=3)
+    return Calls(reader, tuple(draw(made)), tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))))
+
+
+def check_calls(case: Calls) -> None:
+    """They are read as they were meant, and nothing else is read."""
+    reader = next(reader for reader in READERS if reader.name == case.reader)
+    parser = reader.parser(Case((), True, (), (), (), ALL))
+    message = read(parser, chunks(case.text.encode(), case.sizes)).message
+    assert [(call.tool_name, json.loads(call.arguments_json)) for call in message.tool_calls] == list(case.calls)
+    assert (message.content, message.reasoning) == ("", "")

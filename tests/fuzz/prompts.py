@@ -94,20 +94,22 @@ async def check(chat: ChatModel, talk: Talk) -> None:
     workflow = Workflow("workflow", "tenant", "m", system=talk.system, tools=TOOLS)
     new, said = [user(talk.first)], list[Message]()
     parent: str | None = None
-    sent = Context.empty()
+    sent, closed = Context.empty(), False
     for number, turn in enumerate(talk.turns):
         given = Conversation((*said, *new)) if parent and turn.resends else Append(tuple(new))
         prompt = await prompts.build(RunStep("tenant", "workflow", "r", given), workflow, chat, parent)
         assert (prompt.break_reason, prompt.carried, prompt.dropped) == (None, sent.tokens, 0)
         assert prompt.messages == tuple(new)
         assert prompt.context.body.startswith(sent.body)
+        if parent:
+            assert (prompt.rendered[0] == chat.closing_ids[0]) is not closed
         generated, output = answered(chat, turn)
         step = Step(f"step {number}", "workflow", "tenant", "r", "hash", StepState.FINISHED, tuple(new))
         head = prompt.head(
             step, chat, keyed=prompt.keyed(output), generated=generated, reasoning_tokens=None, replica="r"
         )
         prompts.remember("tenant", head)
-        parent, sent = step.step_id, prompt.context.extend(generated)
+        parent, sent, closed = step.step_id, prompt.context.extend(generated), chat.closes(generated)
         assert head.context == sent
         said += [*new, careless(output)]
         new = news(output, turn)

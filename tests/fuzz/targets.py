@@ -7,9 +7,10 @@ from tests.fuzz.target import Target, checked_by
 
 TARGETS = (
     *(
-        Target(f"answers of {reader.name}", answers.cases(reader), checked_by(answers.checker(reader)), 850)
+        Target(f"answers of {reader.name}", answers.cases(reader), checked_by(answers.checker(reader)), 780)
         for reader in answers.READERS
     ),
+    Target("whole calls", answers.whole_calls(), checked_by(answers.check_calls), 630),
     Target("long answers", answers.longs, checked_by(answers.check_long), 20),
     Target("conversations sent again", resends.resends(), checked_by(resends.check_resend), 600),
     Target("edited conversations", resends.edits(), checked_by(resends.check_edit), 600),

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 from tests.fuzz import target
-from tests.fuzz.target import HangError, Target, checked_by, play
+from tests.fuzz.answers import Long, check_long
+from tests.fuzz.target import HangError, Target, checked_by, play, watched
 from tests.fuzz.targets import TARGETS
 
-QUICK = [each for each in TARGETS if each.name.startswith("answers") or each.name.startswith("conversations")]
+QUICK = [
+    each
+    for each in TARGETS
+    if each.name.startswith("answers") or each.name in {"whole calls", "conversations sent again"}
+]
 
 
 @pytest.mark.slow
@@ -23,6 +28,22 @@ def test_whatever_comes_is_treated_as_promised(fuzzed: Target) -> None:
 def test_whatever_comes_first_is_treated_as_promised(fuzzed: Target) -> None:
     with fuzzed.check() as check:
         assert play(fuzzed, check, 60, 1) >= 54
+
+
+@pytest.mark.parametrize(
+    ("reader", "begin"),
+    [
+        ("qwen2.5", "<tool_call>"),
+        ("qwen3-coder", "<tool_call>"),
+        ("qwen3-coder", "<tool_call><function=write><parameter=path>x</parameter>"),
+        ("llama3", ""),
+        ("llama3", "{"),
+        ("gpt-oss", ""),
+    ],
+)
+def test_whitespace_without_end_is_read_in_linear_time(reader: str, begin: str) -> None:
+    with watched(2 * target.SECONDS):
+        check_long(Long(reader, (begin,), (" ",), ("x", "<|message|>"), ()))
 
 
 def test_all_targets_together_are_10_000_cases() -> None:
