@@ -12,6 +12,8 @@ from tests.e2e.servers import FAST, check_idle
 
 from paceline.errors import InvalidArgument, LedgerUnavailable
 from paceline.ledger.store import SqlLedger
+from paceline.workflow.model import Step
+from paceline_agents import types as t
 
 MakeEmulator = Callable[..., Emulator]
 Run = Callable[..., Any]
@@ -24,10 +26,10 @@ async def test_a_takeover_that_was_committed_too_late_is_closed_again(
     real = SqlLedger.requeue_step
     late: list[str] = []
 
-    async def requeue_late(self: SqlLedger, step_id: str, runtime_id: str) -> bool:
-        taken = await real(self, step_id, runtime_id)
+    async def requeue_late(self: SqlLedger, step: Step) -> bool:
+        taken = await real(self, step)
         if not late:
-            late.append(step_id)
+            late.append(step.step_id)
             raise LedgerUnavailable
         return taken
 
@@ -69,3 +71,22 @@ async def test_an_end_that_the_database_cannot_store_is_stored_as_a_failure(
             {"state": "failed", "billed": 1}
         ]
         check_idle(paceline)
+
+
+async def test_a_step_that_runs_again_is_stored_as_it_is_sent(emulator: MakeEmulator, run: Run) -> None:
+    engine = emulator(*FAST)
+    system, rules = t.Message(t.Role.SYSTEM, "Be brief.\nnow: 1"), {"clock": {"pattern": "now: .*"}}
+    one, two = t.Message(t.Role.USER, "one"), t.Message(t.Role.USER, "two")
+    async with run(engine.url) as paceline, stub(paceline.target) as steps:
+        workflow = await paceline.client.create_workflow(system=system.content)
+        ask = request(workflow.workflow_id, "one", request_id="request-one")
+        await engine.fault(kind="refuse", status=503)
+        assert (await read(steps.RunStep(ask))).verdict == ("UNAVAILABLE", "ENGINE_UNAVAILABLE")
+    async with run(engine.url, volatile=rules) as paceline, stub(paceline.target) as steps:
+        assert (await read(steps.RunStep(ask, timeout=10))).code.name == "OK"
+        said = (await paceline.client.get_step(request_id="request-one")).answer.text
+    async with run(engine.url, volatile=rules) as paceline:
+        workflow = await paceline.client.get_workflow(workflow.workflow_id)
+        answer = t.Message(t.Role.ASSISTANT, said)
+        after = await workflow.step([system, one, answer, two], whole_conversation=True)
+    assert after.reuse.break_reason == ""

@@ -40,7 +40,7 @@ async def costs(ledger: SqlLedger) -> CostQueries:
     retried = step("st-first", workflow_id="wf-first")
     cut = failed(attempt(retried), usage=Usage(1000, None, output=5), cost=Cost(300, 30, "model-a"))
     await run_step(ledger, retried, cut)
-    await ledger.requeue_step("st-first", "rt-test")
+    await ledger.requeue_step(retried)
     await ledger.open_attempt(attempt(retried, 2))
     await ledger.close_attempt(finished(attempt(retried, 2), cost=Cost(1_000, 100, "model-a")))
 

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from tests.ledger.rows import COST, TENANT, attempt, finished, step, workflow
@@ -82,7 +83,7 @@ async def test_orphans_are_closed_once_with_what_was_known(url: str) -> None:
     assert known.cost == Cost(12_345, 500, "model-a", example_price=True)
     assert (silent.usage, silent.cost.list_nanos) == (Usage(), 10_000)
     assert await balance(ledger) == (22_345, 2_030, 3, 0, 0)
-    assert await ledger.requeue_step("st-00002", "rt-next")
+    assert await ledger.requeue_step(replace(known, runtime_id="rt-next"))
     await ledger.close()
 
 

@@ -177,15 +177,17 @@ async def test_a_failed_step_moves_no_head_and_runs_again_under_its_id(ledger: S
     assert (await ledger.get_workflow(TENANT, new.workflow_id)).head_step_id is None
     assert await balance(ledger) == (300, 1_007, 1, 0, 0)
 
-    assert await ledger.requeue_step(new.step_id, "rt-other")
-    assert await ledger.requeue_step(new.step_id, "rt-other")  # as after a commit whose answer was lost
-    assert not await ledger.requeue_step(new.step_id, "rt-third")
+    other = replace(new, runtime_id="rt-other", system="You write programs.")
+    assert await ledger.requeue_step(other)
+    assert await ledger.requeue_step(other)  # as after a commit whose answer was lost
+    assert not await ledger.requeue_step(replace(new, runtime_id="rt-third"))
     again = attempt(new, 2, runtime_id="rt-other")
     await ledger.open_attempt(again)
     await ledger.close_attempt(finished(again))
     stored = await ledger.get_step(TENANT, new.step_id)
     assert (stored.state, stored.error_reason, stored.attempt_count) == (StepState.FINISHED, "", 2)
     assert (stored.runtime_id, stored.usage) == ("rt-other", USAGE)
+    assert (stored.system, stored.tools) == ("You write programs.", new.tools)
     assert await balance(ledger) == (1_300, 2_057, 1, 0, 0)
 
 
@@ -200,7 +202,7 @@ async def test_closing_again_changes_nothing(ledger: SqlLedger) -> None:
 async def test_a_finished_step_does_not_run_again(ledger: SqlLedger) -> None:
     await ledger.create_workflow(workflow(), "hash")
     await run_step(ledger, step())
-    assert not await ledger.requeue_step("st-00001", "rt-test")
+    assert not await ledger.requeue_step(step())
     with pytest.raises(WorkflowBusy, match="finished already"):
         await ledger.open_attempt(attempt(step(), 2))
 
@@ -261,7 +263,7 @@ async def test_a_finished_workflow_takes_no_step(ledger: SqlLedger) -> None:
     await ledger.finish_workflow(TENANT, "wf-00001", SUCCEEDED)
     with pytest.raises(WorkflowFinished, match=r"finished \(succeeded\); fork it"):
         await ledger.open_step(step("st-00002"), None)
-    assert await ledger.requeue_step("st-00001", "rt-test")
+    assert await ledger.requeue_step(step())
     with pytest.raises(WorkflowFinished):
         await ledger.open_attempt(attempt(step(), 2))
     assert (await ledger.get_step(TENANT, "st-00001")).state is StepState.QUEUED

@@ -107,20 +107,30 @@ def _check_started(connection: Connection, attempt: NewAttempt) -> None:
     raise WorkflowBusy(f"step {attempt.step_id} is {state} already", step_id=attempt.step_id, state=state)
 
 
-def requeue_step(step_id: str, runtime_id: str) -> Operation[bool]:
+def requeue_step(step: Step) -> Operation[bool]:
     """Take over an ended step; True if this runtime has it, by an earlier run, too."""
+    preamble = preamble_values(step)
     statement = (
         update(steps)
-        .where(steps.c.step_id == step_id, steps.c.state.in_(_RETRYABLE))
+        .where(steps.c.step_id == step.step_id, steps.c.state.in_(_RETRYABLE))
         .values(
-            state=StepState.QUEUED.value, runtime_id=runtime_id, error_reason="", error_message="", ended_at=None
+            state=StepState.QUEUED.value,
+            runtime_id=step.runtime_id,
+            preamble_id=preamble and preamble["preamble_id"],
+            error_reason="",
+            error_message="",
+            ended_at=None,
         )
     )
     queued = select(steps.c.step_id).where(
-        steps.c.step_id == step_id, steps.c.state == StepState.QUEUED.value, steps.c.runtime_id == runtime_id
+        steps.c.step_id == step.step_id,
+        steps.c.state == StepState.QUEUED.value,
+        steps.c.runtime_id == step.runtime_id,
     )
 
     def run(connection: Connection) -> bool:
+        if preamble:
+            INSERT_PREAMBLE[connection.dialect.name].run(connection, preamble)
         return connection.execute(statement).rowcount == 1 or connection.execute(queued).scalar() is not None
 
     return Operation(run)

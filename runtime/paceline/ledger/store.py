@@ -104,9 +104,9 @@ class SqlLedger:
         """Insert an attempt for a known step. `WorkflowBusy`: the step runs or is finished already."""
         await self.database.write(attempts.open_attempt(attempt))
 
-    async def requeue_step(self, step_id: str, runtime_id: str) -> bool:
+    async def requeue_step(self, step: Step) -> bool:
         """Take over an ended step; False if another caller took it."""
-        return await self.database.write(attempts.requeue_step(step_id, runtime_id))
+        return await self.database.write(attempts.requeue_step(step))
 
     async def close_attempt(self, end: AttemptEnd) -> None:
         """Close an attempt and its step together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from paceline.engines.base import GenerateRequest
@@ -91,7 +91,8 @@ class Dispatcher:
         served = self._models[workflow.model]
         prompt = await self._prompt(run, workflow, served.chat, stored)
         _room(prompt, self._replicas.context_limit(served.name), None)
-        job = _Job(run, stored or self._new_step(run, workflow, prompt), served, prompt)
+        step = self._again(stored, prompt) if stored else self._new_step(run, workflow, prompt)
+        job = _Job(run, step, served, prompt)
         try:
             if stored:
                 await to_the_end(self._requeue(job))
@@ -144,7 +145,7 @@ class Dispatcher:
 
     async def _requeue(self, job: _Job) -> None:
         try:
-            taken = await self._ledger.requeue_step(job.step.step_id, self._runtime_id)
+            taken = await self._ledger.requeue_step(job.step)
         except LedgerUnavailable as error:
             self._closer.keep(partial(self._undo, job, None, error))
             raise
@@ -258,6 +259,10 @@ class Dispatcher:
             runtime_id=self._runtime_id,
             created_at=utcnow(),
         )
+
+    def _again(self, stored: Step, prompt: Prompt) -> Step:
+        """A step that runs again. The rules for volatile blocks may have changed since."""
+        return replace(stored, system=prompt.system, tools=prompt.tools, runtime_id=self._runtime_id)
 
     def _new_attempt(
         self, job: _Job, replica: Replica, pool: PoolChoice, max_tokens: int, stop: tuple[str, ...]

@@ -174,8 +174,9 @@ class Ledger(Protocol):
         because the step runs again. Budget and workflow are checked as in `open_step`."""
         ...
 
-    async def requeue_step(self, step_id: str, runtime_id: str) -> bool:
-        """Take over an ended, retryable step for another attempt (state QUEUED). False if another took it."""
+    async def requeue_step(self, step: Step) -> bool:
+        """Take over an ended, retryable step for another attempt (state QUEUED) of `step.runtime_id`, with system
+        prompt and tools as they are sent now. False if another took it."""
         ...
 
     async def close_attempt(self, end: AttemptEnd) -> None:
