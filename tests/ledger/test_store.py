@@ -329,6 +329,22 @@ async def test_a_chain_goes_back_across_forks(ledger: SqlLedger) -> None:
     ]
 
 
+async def test_ancestors_are_told_from_other_steps(ledger: SqlLedger) -> None:
+    await ledger.create_workflow(workflow(), "hash")
+    await ledger.create_workflow(workflow("wf-fork0", parent="wf-00001"), "hash")
+    for name, parent in (("root", None), ("left", "st-root"), ("right", "st-root"), ("leaf", "st-left")):
+        of = "wf-00001" if name == "root" else "wf-fork0"
+        await run_step(ledger, step(f"st-{name}", workflow_id=of, parent=parent))
+    found = {
+        (one, other)
+        for one in ("root", "left", "right", "leaf", "none")
+        for other in ("left", "leaf", "none")
+        if await ledger.is_ancestor(TENANT, f"st-{one}", of=f"st-{other}")
+    }
+    assert found == {("root", "left"), ("left", "left"), ("root", "leaf"), ("left", "leaf"), ("leaf", "leaf")}
+    assert not await ledger.is_ancestor("other", "st-root", of="st-leaf")
+
+
 async def test_steps_are_listed_oldest_first_in_pages(ledger: SqlLedger) -> None:
     await ledger.create_workflow(workflow(), "hash")
     for number in (3, 1, 2):

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from tests.transcript.conversations import READ, RUN, assistant, call, result, user
 
+from paceline.errors import StepNotFound
 from paceline.transcript.chat import ChatModel, load
 from paceline.transcript.volatile import VolatileBlocks, VolatileRule
 from paceline.workflow.commands import Append, Conversation, RunStep
@@ -50,6 +51,12 @@ class Chains:
         self.reads += 1
         link = self.links[step_id]
         return [*(await self.load_links(tenant, link.parent_step_id) if link.parent_step_id else []), link]
+
+    async def is_ancestor(self, tenant: str, step_id: str, of: str) -> bool:
+        """Whether a step is another or one of its ancestors."""
+        chain = await Chains.load_chain(self, tenant, of)
+        self.reads -= 1  # of ids
+        return step_id in {step.step_id for step in chain}
 
 
 class Talk:
@@ -289,6 +296,18 @@ async def test_a_summary_replaces_what_it_stands_for(talk: Talk) -> None:
     prompt = await talk.build(Conversation((RESENT[0], user("So far: x is 1."), user("Go on."))))
     assert (prompt.break_reason, prompt.break_message, prompt.parent) == (ReuseBreak.COMPACTED, 1, None)
     assert prompt.dropped > 0
+
+
+async def test_a_fork_goes_back_behind_its_beginning_without_reading_the_chain(talk: Talk) -> None:
+    talk.workflow = replace(talk.workflow, workflow_id="fork")
+    command = RunStep("tenant", "fork", "request", Append((user("two?"),)))
+    prompt = await talk.prompts.build(command, talk.workflow, talk.chat, "step-0")
+    assert prompt.parent
+    assert (prompt.parent.step_id, talk.chains.reads) == ("step-0", 0)
+    for head in ("step-0", None):
+        shorter = replace(talk.workflow, head_step_id=head)
+        with pytest.raises(StepNotFound, match="step step-1 is not in workflow fork"):
+            await talk.prompts.build(command, shorter, talk.chat, "step-1")
 
 
 async def test_a_long_conversation_is_matched_in_a_thread(talk: Talk) -> None:

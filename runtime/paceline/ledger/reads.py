@@ -6,7 +6,7 @@ from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, bindparam, func, literal, select, tuple_
+from sqlalchemy import CTE, Connection, Row, Select, bindparam, func, literal, select, tuple_
 
 from paceline.errors import StepNotFound, WorkflowNotFound
 from paceline.ledger.hot import HotStatement
@@ -72,17 +72,22 @@ _OF_LINK = (
 )
 
 
-def _chain(columns: Select[Any]) -> Select[Any]:
+def _ids() -> CTE:
+    """The ids of a step and its ancestors."""
     chain = (
         select(steps.c.step_id, steps.c.parent_step_id, literal(0).label("depth"))
         .where(steps.c.tenant == bindparam("tenant"), steps.c.step_id == bindparam("step_id"))
         .cte("chain", recursive=True)
     )
-    chain = chain.union_all(
+    return chain.union_all(
         select(steps.c.step_id, steps.c.parent_step_id, chain.c.depth + 1).where(
             steps.c.step_id == chain.c.parent_step_id
         )
     )
+
+
+def _chain(columns: Select[Any]) -> Select[Any]:
+    chain = _ids()
     return columns.join(chain, chain.c.step_id == steps.c.step_id).order_by(chain.c.depth.desc())
 
 
@@ -93,6 +98,8 @@ LINKS = _chain(
     )
 )
 """The steps of a chain without their texts."""
+_chain_ids = _ids()
+_IN_CHAIN = select(_chain_ids.c.step_id).where(_chain_ids.c.step_id == bindparam("ancestor_id")).limit(1)
 
 
 def get_workflow(connection: Connection, tenant: str, workflow_id: str) -> Workflow:
@@ -198,6 +205,12 @@ def load_links(connection: Connection, tenant: str, step_id: str) -> list[ChainL
     *_, last = rows
     known = _preambles(connection, {last.preamble_id})
     return [link_from_row(row, known[row.preamble_id] if row is last else known[None]) for row in rows]
+
+
+def is_ancestor(connection: Connection, tenant: str, step_id: str, of: str) -> bool:
+    """Whether a step is `of` or one of its ancestors."""
+    key = {"tenant": tenant, "step_id": of, "ancestor_id": step_id}
+    return connection.execute(_IN_CHAIN, key).scalar() is not None
 
 
 def _steps(connection: Connection, statement: Select[Any], key: Mapping[str, str]) -> list[Step]:

@@ -96,6 +96,10 @@ class SqlLedger:
         """Return the same chain without its texts."""
         return await self.database.read(partial(reads.load_links, tenant=tenant, step_id=step_id))
 
+    async def is_ancestor(self, tenant: str, step_id: str, of: str) -> bool:
+        """Return whether a step is `of` or one of its ancestors, across forks."""
+        return await self.database.read(partial(reads.is_ancestor, tenant=tenant, step_id=step_id, of=of))
+
     async def open_step(self, step: Step, attempt: NewAttempt | None) -> None:
         """Insert a step, with its first attempt if it has one."""
         await self.database.write(attempts.open_step(step, attempt))

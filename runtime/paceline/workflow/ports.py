@@ -163,6 +163,10 @@ class Ledger(Protocol):
         the last step; the others have none."""
         ...
 
+    async def is_ancestor(self, tenant: str, step_id: str, of: str) -> bool:
+        """Whether a step is `of` or one of its ancestors, across forks. Reads ids only."""
+        ...
+
     async def open_step(self, step: Step, attempt: NewAttempt | None) -> None:
         """Insert a new step, QUEUED without an attempt and RUNNING with one. The attempt's reservation and the
         step count are checked against the workflow's budget (`BudgetExceeded`), the workflow must be open

@@ -228,8 +228,7 @@ class Prompts:
         if workflow.workflow_id == parent.workflow_id or parent.step_id == workflow.head_step_id:
             return
         head = workflow.head_step_id
-        chain = await self._ledger.load_links(workflow.tenant, head) if head else []
-        if parent.step_id not in {step.step_id for step in chain}:
+        if not head or not await self._ledger.is_ancestor(workflow.tenant, parent.step_id, of=head):
             raise StepNotFound(
                 f"step {parent.step_id} is not in workflow {workflow.workflow_id}", step_id=parent.step_id
             )

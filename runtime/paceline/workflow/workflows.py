@@ -93,8 +93,8 @@ class Workflows:
     async def _check_forkable(self, tenant: str, source: Workflow, step_id: str) -> None:
         step = await self._ledger.get_step(tenant, step_id)
         if step.workflow_id != source.workflow_id and step_id != source.head_step_id:
-            chain = await self._ledger.load_links(tenant, source.head_step_id) if source.head_step_id else []
-            if step_id not in {known.step_id for known in chain}:
+            head = source.head_step_id
+            if not head or not await self._ledger.is_ancestor(tenant, step_id, of=head):
                 raise StepNotFound(f"step {step_id} is not in workflow {source.workflow_id}", step_id=step_id)
         if step.state is not StepState.FINISHED:
             raise StepNotFinished(f"step {step_id} is {step.state} and cannot be forked at", step_id=step_id)
