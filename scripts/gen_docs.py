@@ -50,9 +50,17 @@ def configuration() -> str:
         if section := section_of(field):
             named = get_origin(field.annotation) is dict
             variables = f"PACELINE_{name.upper()}__{'NAME__' if named else ''}"
-            header = f"## `[{name}{'.NAME' if named else ''}]`\n\n{' '.join((section.__doc__ or '').split())}\n"
-            parts += [header, table(list(section.model_fields.items()), variables)]
+            parts += chapter(f"{name}{'.NAME' if named else ''}", section, variables)
     return "\n".join(parts)
+
+
+def chapter(name: str, section: type[BaseModel], variables: str) -> Iterator[str]:
+    """A section, and those inside it."""
+    yield f"## `[{name}]`\n\n{' '.join((section.__doc__ or '').split())}\n"
+    inner = {key: kind for key, field in section.model_fields.items() if (kind := section_of(field))}
+    yield table([item for item in section.model_fields.items() if item[0] not in inner], variables)
+    for key, kind in inner.items():
+        yield from chapter(f"{name}.{key}", kind, f"{variables}{key.upper()}__")
 
 
 def section_of(field: FieldInfo) -> type[BaseModel] | None:

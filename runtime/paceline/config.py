@@ -6,21 +6,17 @@ tables are JSON text: `PACELINE_ENGINES__CPU__EXTRA_ARGS='["--seed", "1"]'`. A v
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import platformdirs
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     field_validator,
@@ -29,20 +25,12 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from paceline import config_references, config_sources
+from paceline.config_neuron import Neuron
+from paceline.config_types import Items, Section, Table
 from paceline.errors import ConfigError
 
 NANOS = 1_000_000_000
 MAX_PORT = 65_535
-
-
-def _from_json(value: Any) -> Any:
-    """Lists and tables come from a variable as JSON text."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value, parse_float=Decimal)
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from None
 
 
 def _address(value: str) -> str:
@@ -52,16 +40,7 @@ def _address(value: str) -> str:
     return value
 
 
-V = TypeVar("V")
-Items = Annotated[list[V], BeforeValidator(_from_json)]
-Table = Annotated[dict[str, V], BeforeValidator(_from_json)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class Server(_Section):
+class Server(Section):
     """The gRPC server."""
 
     listen: str = "127.0.0.1:7450"
@@ -84,7 +63,7 @@ class Server(_Section):
     """Serve gRPC reflection."""
 
 
-class Ledger(_Section):
+class Ledger(Section):
     """The database."""
 
     url: str = ""
@@ -97,7 +76,16 @@ class Ledger(_Section):
     """Workflows without a step for so long are closed with outcome unknown, in hours."""
 
 
-class Log(_Section):
+class Retention(Section):
+    """How long texts and token ids are kept. Counts, hashes and costs are never deleted."""
+
+    hours: Annotated[float, Field(gt=0)] | None = None
+    """Hours after the last change of a workflow. Empty: for ever. A workflow's own `retention` comes first."""
+    tenants: Table[Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """The same for single tenants, by name: `tenants = { team-a = 24 }`."""
+
+
+class Log(Section):
     """Logging."""
 
     format: Literal["auto", "json", "pretty"] = "auto"
@@ -108,7 +96,7 @@ class Log(_Section):
     """Write prompts and answers into the log."""
 
 
-class Limits(_Section):
+class Limits(Section):
     """Limits of the step queue and of memory."""
 
     max_queued_steps: Annotated[int, Field(ge=0)] = 1024
@@ -119,7 +107,7 @@ class Limits(_Section):
     """A replica that sends nothing for so long while it runs a step is given up, in seconds."""
 
 
-class Model(_Section):
+class Model(Section):
     """One model that clients can name."""
 
     path: str
@@ -127,7 +115,7 @@ class Model(_Section):
     built in and needs no files."""
     template: Path | None = None
     """Chat template file that replaces the model's own."""
-    template_arguments: Table[bool | int | float | str] = {}
+    template_arguments: Table[bool | int | float | str] = Field(default_factory=dict)
     """Variables for the chat template, such as `enable_thinking = false` for Qwen3 or `reasoning_effort = "high"`
     for gpt-oss. Every step of the model has them."""
     sampling_temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -151,7 +139,7 @@ FIELDS_OF_METHODS: dict[str, tuple[SpeculationMethod, ...]] = {
 LOOKUP_MIN, LOOKUP_MAX = 2, 5
 
 
-class Speculation(_Section):
+class Speculation(Section):
     """How an engine drafts tokens. Settings that the method does not have are refused."""
 
     method: SpeculationMethod = "none"
@@ -196,7 +184,7 @@ class Speculation(_Section):
         return self
 
 
-class Engine(_Section):
+class Engine(Section):
     """One replica: a server that somebody runs (`url`), or one that Paceline starts (`platform`)."""
 
     model: str
@@ -223,6 +211,9 @@ class Engine(_Section):
     """KV-cache memory in GiB. Empty: the platform's default."""
     speculation: str = ""
     """Name of a profile in `[speculation]`. Empty: none."""
+    structured_outputs: bool = True
+    """Ask this server to enforce `tool_choice` and `response_format`, if its API can. Set it to false for Neuron
+    without `enable_structured_outputs`, and for a reasoning model behind `--reasoning-parser`."""
     extra_args: Items[str] = Field(default_factory=list)
     """Arguments added to the server's command line as they are."""
     env: Table[str] = Field(default_factory=dict, repr=False)
@@ -234,6 +225,8 @@ class Engine(_Section):
     """Key in `[accelerators]` for the hourly price. Empty: no infrastructure cost."""
     emulator_script: Path | None = None
     """Scripted replies of an emulated engine."""
+    neuron: Neuron | None = None
+    """What `platform = "neuron"` needs."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Engine:
@@ -241,10 +234,14 @@ class Engine(_Section):
             raise ValueError("set exactly one of `url` (a running server) and `platform` (a server to start)")
         if self.url and not _is_http(self.url):
             raise ValueError("`url` is not like http://127.0.0.1:8000")
+        if (self.platform == "neuron") != (self.neuron is not None):
+            raise ValueError('platform "neuron" and a section `[engines.NAME.neuron]` belong together; set both')
+        if self.neuron and not self.max_model_len:
+            raise ValueError("set `max_model_len`: the plugin compiles for the longest context")
         return self
 
 
-class Canary(_Section):
+class Canary(Section):
     """Replays greedy steps of a model's drafting engines on one that does not draft, and compares the tokens."""
 
     share: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -255,7 +252,7 @@ class Canary(_Section):
     """Two answers that part between tokens so close in log probability (nats) are a near tie, not different."""
 
 
-class Volatile(_Section):
+class Volatile(Section):
     """Lines of system prompts that change with every request and would break the context each time."""
 
     pattern: str
@@ -275,7 +272,7 @@ class Volatile(_Section):
         return pattern
 
 
-class Price(_Section):
+class Price(Section):
     """List prices of one model, in USD per million tokens."""
 
     input: Decimal
@@ -288,7 +285,7 @@ class Price(_Section):
     """These are example prices; everything that shows them says so."""
 
 
-class Accelerator(_Section):
+class Accelerator(Section):
     """Price of one instance type."""
 
     usd_per_hour: Decimal
@@ -297,11 +294,12 @@ class Accelerator(_Section):
     """This is an example price."""
 
 
-class Settings(_Section):
+class Settings(Section):
     """Everything."""
 
     server: Server = Field(default_factory=Server)
     ledger: Ledger = Field(default_factory=Ledger)
+    retention: Retention = Field(default_factory=Retention)
     log: Log = Field(default_factory=Log)
     limits: Limits = Field(default_factory=Limits)
     models: Table[Model] = Field(default_factory=dict)

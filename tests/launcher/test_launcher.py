@@ -204,9 +204,20 @@ async def test_neuron_and_missing_python_are_refused_before_anything_starts(
     make_engine: MakeEngine, tmp_path: Path
 ) -> None:
     engine = make_engine()
-    neuron = LaunchedServer("one", engine.model_copy(update={"platform": "neuron"}), None, "m", tmp_path)
-    with pytest.raises(ConfigError, match="url = "):
-        await neuron.start()
+    plugin = config.Engine.model_validate(
+        {
+            "model": "m",
+            "platform": "neuron",
+            "max_model_len": 8192,
+            "neuron": {"plugin": "0.29.0.1.2.0", "tensor_parallel_size": 8},
+        }
+    )
+    with pytest.raises(EngineStartError, match="set `python` to the Python"):
+        await LaunchedServer("one", plugin, None, "m", tmp_path).start()
+    drafting = config.Speculation(method="ngram")
+    runnable = plugin.model_copy(update={"python": engine.python or sys.executable})
+    with pytest.raises(ConfigError, match="trained-heads-only"):
+        await LaunchedServer("one", runnable, drafting, "m", tmp_path).start()
     missing = LaunchedServer("one", engine.model_copy(update={"python": "/nowhere/python"}), None, "m", tmp_path)
     with pytest.raises(EngineStartError, match="/nowhere/python does not exist"):
         await missing.start()

@@ -12,7 +12,7 @@ import pytest
 
 from paceline import config, platforms
 from paceline.errors import ConfigError
-from paceline.speculation.profiles import METHODS_OF_PLATFORMS, speculative_config, unsupported
+from paceline.speculation.profiles import EMULATED_METHODS, speculative_config, unsupported
 
 GOLDEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ngram": (
@@ -78,7 +78,7 @@ def test_the_command_of_each_platform(platform: str, method: str) -> None:
     settings, values = GOLDEN[method]
     profile = config.Speculation.model_validate({"method": method, **settings})
     engine = config.Engine.model_validate({"model": "m", "platform": platform})
-    if method not in METHODS_OF_PLATFORMS[platform]:
+    if platform == "emulated" and method not in EMULATED_METHODS:
         with pytest.raises(ConfigError, match=f"{platform} does not run method {method}"):
             platforms.plan(engine, profile, "o/m", Path("/v/bin/python"), 1)
         return
@@ -87,13 +87,11 @@ def test_the_command_of_each_platform(platform: str, method: str) -> None:
     assert command[command.index("--per-request-spec-decode-metrics") + 1] == "summary"
 
 
-def test_neuron_runs_trained_heads_only() -> None:
-    heads = [config.Speculation(method=method, drafter="o/d") for method in ("eagle3", "dflash")]
-    assert [unsupported(profile, "neuron") for profile in heads] == ["", ""]
-    for method in ("ngram", "suffix", "mtp"):
-        reason = unsupported(config.Speculation.model_validate({"method": method}), "neuron")
-        assert f"neuron does not run method {method}" in reason
-    assert unsupported(config.Speculation(), "neuron") == ""
+def test_the_emulator_imitates_two_methods() -> None:
+    for method in ("suffix", "mtp"):
+        reason = unsupported(config.Speculation.model_validate({"method": method}), "emulated")
+        assert f"emulated does not run method {method}" in reason
+    assert unsupported(config.Speculation(), "emulated") == ""
     assert unsupported(config.Speculation(method="mtp"), "") == ""
 
 

@@ -6,7 +6,8 @@ import json
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -55,15 +56,31 @@ def _sections(settings: Settings) -> Iterator[tuple[str, BaseModel]]:
         if isinstance(value, BaseModel):
             yield name, value
         elif isinstance(value, dict):
-            yield from ((f"{name}.{_key(key)}", section) for key, section in value.items())
+            for key, section in value.items():
+                yield f"{name}.{_key(key)}", section
+                yield from _inner_sections(f"{name}.{_key(key)}", section)
+
+
+def _inner_sections(header: str, section: BaseModel) -> Iterator[tuple[str, BaseModel]]:
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield f"{header}.{name}", value
 
 
 def _own_fields(section: BaseModel) -> Iterator[tuple[str, FieldInfo, Any]]:
     """The fields of a section that are values, not sections."""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if not (isinstance(section, Settings) and isinstance(value, BaseModel | dict)):
+        tables = isinstance(section, Settings) and isinstance(value, dict)
+        if not (tables or isinstance(value, BaseModel) or _names_a_section(field)):
             yield name, field, value
+
+
+def _names_a_section(field: FieldInfo) -> bool:
+    """Whether the field is a section that may be left out."""
+    kinds = get_args(field.annotation)
+    return NoneType in kinds and any(isinstance(kind, type) and issubclass(kind, BaseModel) for kind in kinds)
 
 
 def _commented_fields(section: BaseModel) -> list[str]:

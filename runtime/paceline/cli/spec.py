@@ -76,6 +76,7 @@ class Limits:
 
     platform: str
     max_model_len: int | None
+    engine: config.Engine | None = None
 
     def __post_init__(self) -> None:
         if self.platform and self.platform not in checks.PLATFORMS:
@@ -83,12 +84,19 @@ class Limits:
 
     def over(self, engine: config.Engine) -> Limits:
         """These, with those of an engine in the gaps."""
-        return Limits(self.platform or engine.platform, self.max_model_len or engine.max_model_len)
+        platform = self.platform or engine.platform
+        started = engine if engine.platform == platform else None
+        return Limits(platform, self.max_model_len or engine.max_model_len, started)
 
     def subject(self, profile: config.Speculation, target: str) -> Subject:
         """A pair with its files."""
         return checks.open_subject(
-            profile, target, platform=self.platform, max_model_len=self.max_model_len, offline=False
+            profile,
+            target,
+            platform=self.platform,
+            max_model_len=self.max_model_len,
+            engine=self.engine,
+            offline=False,
         )
 
 

@@ -74,6 +74,12 @@ def engine_python(platform: str, configured: str = "") -> Path:
         if not python.exists():
             raise EngineStartError(f"python: {python} does not exist", field="python")
         return python
+    if platform == "neuron":
+        raise EngineStartError(
+            "python: Paceline installs no engine for neuron; set `python` to the Python of an environment with "
+            "vLLM's Neuron plugin, as AWS's images have one",
+            field="python",
+        )
     if platform in RECIPES and not installed(platform):
         raise EngineStartError(
             f"no engine venv for {platform}; run `paceline engine install {platform}` or set `python = ...`",

@@ -7,16 +7,31 @@ from pathlib import Path
 from paceline import config
 from paceline.errors import ConfigError
 from paceline.models.catalog import resolve_model
-from paceline.platforms import cpu, cuda, emulated
+from paceline.platforms import cpu, cuda, emulated, neuron
 from paceline.platforms.plan import LaunchPlan
 from paceline.speculation.profiles import require_supported
 
-__all__ = ["LaunchPlan", "greedy_only", "plan"]
+__all__ = ["LaunchPlan", "greedy_only", "may_enforce", "plan"]
 
 
 def greedy_only(engine: config.Engine, speculation: config.Speculation | None) -> str:
     """Why the server of `[engines.NAME]` must not be asked to sample; empty if it may."""
-    return cpu.greedy_only(speculation) if engine.platform == "cpu" else ""
+    match engine.platform:
+        case "cpu":
+            return cpu.greedy_only(speculation)
+        case "neuron":
+            return neuron.greedy_only(engine)
+        case _:
+            return ""
+
+
+def may_enforce(engine: config.Engine) -> bool:
+    """Whether the server of `[engines.NAME]` may be asked for structured outputs.
+
+    vLLM's own reasoning parser would have a form begin behind the reasoning, which Paceline's forms contain.
+    """
+    parses = any(argument.startswith("--reasoning-parser") for argument in engine.extra_args)
+    return engine.structured_outputs and not parses
 
 
 def plan(
@@ -27,10 +42,20 @@ def plan(
     `python` belongs to the engine's venv. Raises `ConfigError` for a platform that cannot be launched or
     cannot run the profile, `ModelError` for a drafter that is not here.
     """
+    if speculation and speculation.drafter and engine.platform != "emulated":
+        speculation = speculation.model_copy(update={"drafter": resolve_model(speculation.drafter)})
+    return as_written(engine, speculation, model_path, python, port)
+
+
+def as_written(
+    engine: config.Engine, speculation: config.Speculation | None, model_path: str, python: Path, port: int
+) -> LaunchPlan:
+    """The same for a server anywhere: model and drafter may be paths that are not on this machine.
+
+    Raises `ConfigError` for a platform that cannot be launched, or that cannot run the profile.
+    """
     if speculation:
         require_supported(speculation, engine.platform)
-        if speculation.drafter and engine.platform != "emulated":
-            speculation = speculation.model_copy(update={"drafter": resolve_model(speculation.drafter)})
     match engine.platform:
         case "cpu":
             return cpu.plan(engine, speculation, model_path, python, port)
@@ -39,10 +64,8 @@ def plan(
         case "emulated":
             return emulated.plan(engine, speculation, model_path, python, port)
         case "neuron":
-            raise ConfigError(
-                "platform: launching on neuron comes later; start vLLM with its Neuron plugin yourself and "
-                "name that server by `url = ...`",
-                field="platform",
-            )
+            return neuron.plan(engine, speculation, model_path, python, port)
         case _:
-            raise ConfigError("platform: needed to start a server; set cpu, cuda or emulated", field="platform")
+            raise ConfigError(
+                "platform: needed to start a server; set cpu, cuda, neuron or emulated", field="platform"
+            )

@@ -10,6 +10,7 @@ import psutil
 
 from paceline import config
 from paceline.platforms.plan import GIB, LaunchPlan, vllm_command, vllm_env
+from paceline.rules.table import table
 
 CPUINFO = Path("/proc/cpuinfo")
 BLOCK_SIZE = 32
@@ -44,7 +45,7 @@ def greedy_only(speculation: config.Speculation | None) -> str:
     """
     if speculation is None or speculation.method == "none":
         return ""
-    return "vLLM's CPU build samples wrongly while it speculates"
+    return table()["cpu.greedy-only"].statement
 
 
 def default_dtype(cpu_features: AbstractSet[str]) -> str:

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline import config
+from paceline.rules.table import version_of
 from paceline.speculation.profiles import speculative_config
 
 GIB = 1 << 30
+COUNTS_SINCE = (0, 29)
+"""The vLLM that first reports drafted and accepted tokens per request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ def vllm_command(
 def server_flags(
     engine: config.Engine, speculation: config.Speculation | None, model_path: str, port: int
 ) -> list[str]:
-    """vLLM's flags that Paceline needs everywhere. Speculation metrics without speculation stop vLLM's start."""
+    """vLLM's flags that Paceline needs everywhere. Speculation metrics without speculation stop vLLM's start, and
+    the flag for them the start of a vLLM before 0.29."""
     flags = ["--model", model_path, "--served-model-name", engine.served_model_name or engine.model]
     flags += ["--host", "127.0.0.1", "--port", str(port), "--max-num-seqs", str(engine.max_concurrent_steps)]
     flags += ["--enable-prompt-tokens-details", "--enable-force-include-usage"]
@@ -44,7 +48,8 @@ def server_flags(
         flags += ["--max-model-len", str(engine.max_model_len)]
     if values := speculative_config(speculation) if speculation else None:
         flags += ["--speculative-config", json.dumps(values)]
-        flags += ["--per-request-spec-decode-metrics", "summary"]
+        if not engine.neuron or version_of(engine.neuron.plugin) >= COUNTS_SINCE:
+            flags += ["--per-request-spec-decode-metrics", "summary"]
     return flags
 
 

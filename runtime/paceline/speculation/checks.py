@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline import config
-from paceline.errors import ConfigError, ModelError
+from paceline.errors import ModelError
 from paceline.models.catalog import EMULATED, resolve_model
+from paceline.rules.case import Case
+from paceline.rules.check import findings, require
 from paceline.speculation.finding import Finding, Level, PairRule, Rule, Subject
 from paceline.speculation.modelfiles import ModelFiles, open_model
-from paceline.speculation.profiles import METHODS_OF_PLATFORMS
 from paceline.speculation.rules import method, model, tokenizer, weights
 
-PLATFORMS = tuple(METHODS_OF_PLATFORMS)
+PLATFORMS = ("cpu", "cuda", "neuron", "emulated")
 RULES: tuple[Rule, ...] = (
     method.platform,
-    method.runner,
-    method.neuron,
     method.hybrid,
     method.draft_length,
     method.caching,
@@ -45,15 +44,15 @@ def check(subject: Subject) -> list[Finding]:
     """Apply every rule; nothing is said where there is no speculation. Raises `ModelError` for broken files."""
     if subject.profile.method == "none":
         return []
-    findings = [finding for rule in RULES for finding in rule(subject)]
+    found = [finding for rule in RULES for finding in rule(subject)]
     if subject.drafter is not None:
-        findings += [finding for rule in PAIR_RULES for finding in rule(subject, subject.drafter)]
-    return findings
+        found += [finding for rule in PAIR_RULES for finding in rule(subject, subject.drafter)]
+    return found
 
 
-def verdict(findings: Sequence[Finding]) -> Level:
+def verdict(found: Sequence[Finding]) -> Level:
     """The worst level."""
-    levels = {finding.level for finding in findings}
+    levels = {finding.level for finding in found}
     return "refused" if "refused" in levels else "warning" if "warning" in levels else "ok"
 
 
@@ -63,6 +62,7 @@ def open_subject(
     *,
     platform: str = "",
     max_model_len: int | None = None,
+    engine: config.Engine | None = None,
     offline: bool,
 ) -> Subject:
     """Find the files of a pair; from the hub, unless `offline`, their small files are fetched.
@@ -70,24 +70,31 @@ def open_subject(
     `target` and the profile's drafter are folders, hub ids or catalog names. Blocks. Raises `ModelError`.
     """
     drafter = _open(profile.drafter, offline) if profile.drafter else None
-    return Subject(profile, _open(target, offline), drafter, platform, max_model_len)
+    return Subject(profile, _open(target, offline), drafter, platform, max_model_len, engine)
 
 
 def check_engine(engine: config.Engine, profile: config.Speculation | None, target: str) -> list[Finding]:
     """What to know before the engine starts. Only local files are read; blocks for a second with large tokenizers.
 
-    Raises `ConfigError` with every refusal, `ModelError` where files are missing or broken.
+    The platform's rules come first, those that ask for no files. Raises `ConfigError` with every refusal,
+    `ModelError` where files are missing or broken.
     """
-    if profile is None or profile.method == "none" or EMULATED in (engine.platform, target):
+    if EMULATED in (engine.platform, target):
         return []
+    drafting = profile if profile and profile.method != "none" else None
+    require(findings(Case(engine.platform, engine, drafting)), "platform")
+    if drafting is None:
+        target_files = _open(target, offline=True) if engine.platform == "neuron" else None
+        return require(findings(Case(engine.platform, engine, None, target_files)), "platform")
     subject = open_subject(
-        profile, target, platform=engine.platform, max_model_len=engine.max_model_len, offline=True
+        drafting,
+        target,
+        platform=engine.platform,
+        max_model_len=engine.max_model_len,
+        engine=engine,
+        offline=True,
     )
-    findings = check(subject)
-    if refusals := [finding for finding in findings if finding.level == "refused"]:
-        reasons = "; ".join(f"{item.rule}: {item.statement} ({item.remedy})" for item in refusals)
-        raise ConfigError(f"speculation: refused: {reasons}", field="speculation")
-    return [finding for finding in findings if finding.level == "warning"]
+    return require(check(subject), "speculation")
 
 
 def _open(name: str, offline: bool) -> ModelFiles:

@@ -35,6 +35,8 @@ class Subject:
     """Empty where it is not known."""
     max_model_len: int | None = None
     """Longest context of the engine in tokens; None for the target's own."""
+    engine: config.Engine | None = None
+    """The engine that Paceline starts; None where no configured one is asked about."""
 
     @property
     def context(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Speculation profiles in vLLM's form, and which platform runs which method."""
+"""Speculation profiles in vLLM's form, and what the emulator does of them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,7 @@ SUFFIX_SETTINGS = (
     "suffix_decoding_max_spec_factor",
     "suffix_decoding_min_token_prob",
 )
-METHODS_OF_PLATFORMS: dict[str, tuple[config.SpeculationMethod, ...]] = {
-    "cpu": ("ngram", "suffix", "draft_model", "eagle3", "mtp", "dflash"),
-    "cuda": ("ngram", "suffix", "draft_model", "eagle3", "mtp", "dflash"),
-    "neuron": ("eagle3", "dflash"),
-    "emulated": ("ngram", "draft_model"),
-}
-REASONS = {
-    "neuron": "vLLM's Neuron plugin compiles trained heads only",
-    "emulated": "the emulator runs no model and imitates these methods only",
-}
+EMULATED_METHODS: tuple[config.SpeculationMethod, ...] = ("ngram", "draft_model")
 
 
 def speculative_config(profile: config.Speculation) -> dict[str, Any] | None:
@@ -50,15 +41,17 @@ def speculative_config(profile: config.Speculation) -> dict[str, Any] | None:
 
 
 def unsupported(profile: config.Speculation, platform: str) -> str:
-    """Why the platform cannot run the profile; empty where it can, or where the platform is not known."""
-    methods = METHODS_OF_PLATFORMS.get(platform)
-    if profile.method == "none" or methods is None or profile.method in methods:
+    """Why the emulator cannot run the profile; empty for other platforms, which have rules (`paceline.rules`)."""
+    if platform != "emulated" or profile.method in ("none", *EMULATED_METHODS):
         return ""
-    return f"{platform} does not run method {profile.method}: {REASONS[platform]} ({' and '.join(methods)})"
+    return (
+        f"emulated does not run method {profile.method}: the emulator runs no model and imitates these methods "
+        f"only ({' and '.join(EMULATED_METHODS)})"
+    )
 
 
 def require_supported(profile: config.Speculation, platform: str) -> None:
-    """Raise `ConfigError` for a profile that the platform cannot run."""
+    """Raise `ConfigError` for a profile that the emulator cannot run."""
     if reason := unsupported(profile, platform):
         raise ConfigError(
             f"speculation: {reason}; set `method` to one of these, or leave the engine's `speculation` empty",

@@ -98,7 +98,7 @@ def _from_config(model: ModelFiles) -> list[Product]:
     hidden, layers, inner = (
         _need(model, key) for key in ("hidden_size", "num_hidden_layers", "intermediate_size")
     )
-    heads, kv_heads, width = _heads(model)
+    heads, kv_heads, width = attention_heads(model)
     return [
         Product((heads + 2 * kv_heads) * width, hidden, layers),
         Product(hidden, heads * width, layers),
@@ -115,13 +115,18 @@ def output_head(model: ModelFiles) -> Product | None:
 
 def _attention(model: ModelFiles, context: int) -> list[Product]:
     """Scores and weighted values per KV head: the queries of its group times keys, then scores times values."""
-    heads, kv_heads, width = _heads(model)
+    heads, kv_heads, width = attention_heads(model)
     count, group = kv_heads * _need(model, "num_hidden_layers"), heads // kv_heads
     return [Product(context, width, count, group), Product(width, context, count, group)]
 
 
-def _heads(model: ModelFiles) -> tuple[int, int, int]:
-    """Query heads, KV heads and the width of each."""
+def layer_count(model: ModelFiles) -> int:
+    """Layers of the model. Raises `ModelError` where config.json does not say."""
+    return _need(model, "num_hidden_layers")
+
+
+def attention_heads(model: ModelFiles) -> tuple[int, int, int]:
+    """Query heads, KV heads and the width of each. Raises `ModelError` where config.json does not say."""
     if any(_size(model, key) for key in LATENT_KEYS):
         raise ModelError(
             f"{model.name}: latent attention needs the weights' own shapes; give a local folder, without context",

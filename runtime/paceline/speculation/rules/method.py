@@ -4,76 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from paceline.rules.case import Case
+from paceline.rules.check import findings
 from paceline.speculation.finding import Finding, Subject, ok, refused, warning
 from paceline.speculation.profiles import unsupported
 
 LOOKUP_METHODS = ("ngram", "suffix")
 DEFAULT_TREE_DEPTH = 24
-NEURON_TARGETS = ("LlamaForCausalLM", "GptOssForCausalLM", "Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration")
-"""Models whose names appear in the Neuron plugin's registry, as read in 2026."""
 
 
 def platform(subject: Subject) -> Iterator[Finding]:
-    """The platform runs the method at all."""
-    method = subject.profile.method
-    if not subject.platform or method == "none":
-        return
-    if reason := unsupported(subject.profile, subject.platform):
-        yield refused("platform.method", reason, "take one of these methods, or another platform")
-    elif method == "dflash" and subject.platform == "cpu":
-        yield warning(
-            "platform.method",
-            "vLLM has code for dflash on CPUs, which nobody here has run",
-            "try it with a handful of steps first",
-        )
-    else:
-        yield ok("platform.method", f"{subject.platform} runs {method}")
-
-
-def runner(subject: Subject) -> Iterator[Finding]:
-    """On GPUs vLLM falls back to its older model runner for what the newer one lacks."""
+    """The platform runs the method at all, by its rules in `paceline.rules` or as the emulator does."""
     profile = subject.profile
-    old = (
-        "suffix"
-        if profile.method == "suffix"
-        else "a mapped vocabulary"
-        if profile.use_heterogeneous_vocab
-        else ""
-    )
-    if old and subject.platform == "cuda":
-        yield warning(
-            "platform.runner",
-            f"{old} runs in vLLM's older model runner (V1) only, which then serves everything",
-            "compare with no speculation in the newer runner, not in the older one",
-        )
+    if reason := unsupported(profile, subject.platform):
+        yield refused("platform.method", reason, "take one of these methods, or another platform")
+    found = findings(Case(subject.platform, subject.engine, profile, subject.target, subject.drafter))
+    yield from found
+    if subject.platform and not (reason or found):
+        yield ok("platform.method", f"{subject.platform} runs {profile.method}")
     if profile.use_heterogeneous_vocab:
         yield ok("platform.vllm", "a mapped vocabulary needs vLLM 0.29 and drafts greedily")
-
-
-def neuron(subject: Subject) -> Iterator[Finding]:
-    """What vLLM's Neuron plugin adds."""
-    method, drafter = subject.profile.method, subject.drafter
-    if subject.platform != "neuron" or drafter is None or method not in ("eagle3", "dflash"):
-        return
-    layers = drafter.text.get("num_hidden_layers")
-    if method == "eagle3" and layers not in (None, 1):
-        yield refused(
-            "neuron.head", f"the head has {layers} layers; the plugin takes one", "take a head with one layer"
-        )
-    if method == "dflash":
-        yield warning(
-            "neuron.caching",
-            "dflash needs prefix caching off: nothing is reused from turn to turn",
-            "for agents take eagle3 with prefix caching, or no speculation",
-        )
-    unknown = [name for name in subject.target.architectures if name not in NEURON_TARGETS]
-    if unknown:
-        yield warning(
-            "neuron.target",
-            f"{unknown[0]} is not among the models read in the plugin's sources",
-            "look at the plugin's list of models for your version",
-        )
-    yield ok("neuron.k", f"K = {subject.profile.num_speculative_tokens} is compiled in; another K compiles anew")
 
 
 def hybrid(subject: Subject) -> Iterator[Finding]:
@@ -144,7 +94,7 @@ def _block(subject: Subject, k: int) -> Iterator[Finding]:
     if not isinstance(block, int):
         yield warning("k", "the drafter's config.json names no block_size", "take K from its model card")
     elif k != block - 1:
-        level = refused if subject.platform == "neuron" or k >= block else warning
+        level = refused if k >= block else warning
         yield level(
             "k",
             f"K = {k}, but the drafter drafts blocks of {block}",
