@@ -34,7 +34,14 @@ def event(response: step_service_pb2.RunStepResponse, step_id: str) -> t.Event |
 
 
 def _started(message: step_service_pb2.StepStarted) -> t.Started:
-    return t.Started(message.step_id, message.workflow_id, message.request_id, message.replayed, message.attached)
+    return t.Started(
+        step_id=message.step_id,
+        workflow_id=message.workflow_id,
+        request_id=message.request_id,
+        replayed=message.replayed,
+        attached=message.attached,
+        match=_enum_text(message, "match"),
+    )
 
 
 def _progress(message: step_service_pb2.StepProgress) -> t.Progress:
@@ -56,6 +63,7 @@ def step(message: step_pb2.Step) -> t.Step:
         error_reason=message.error_reason,
         step_class=message.step_class,
         pool_choice=_pool_choice(message.pool_choice) if message.HasField("pool_choice") else None,
+        match=_enum_text(message, "match"),
     )
 
 

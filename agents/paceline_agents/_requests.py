@@ -72,17 +72,33 @@ def run_request(
 ) -> step_service_pb2.RunStepRequest:
     """The request of RunStep. It always has a request id, so that it can be sent again."""
     messages = [_message(message) for message in _messages(content)]
-    request = step_service_pb2.RunStepRequest(
-        workflow_id=workflow_id,
-        request_id=options.get("request_id") or new_id(),
-        parent_step_id=options.get("parent_step_id", ""),
-        on_busy=_ON_BUSY[options.get("on_busy", t.OnBusy.WAIT)],
-        sampling=_sampling(options),
-    )
+    request = _run_request(options)
+    request.workflow_id = workflow_id
+    request.parent_step_id = options.get("parent_step_id", "")
+    request.on_busy = _ON_BUSY[options.get("on_busy", t.OnBusy.WAIT)]
     if options.get("whole_conversation"):
         request.conversation.messages.extend(messages)
     else:
         request.append.messages.extend(messages)
+    return request
+
+
+def conversation_request(
+    messages: Iterable[t.Message], **options: Unpack[t.ConversationOptions]
+) -> step_service_pb2.RunStepRequest:
+    """The request of RunStep that names no workflow. It always has a request id, so that it can be sent again."""
+    request = _run_request(options)
+    request.model = options.get("model", "")
+    request.labels.update(options.get("labels", {}))
+    request.conversation.messages.extend(map(_message, messages))
+    return request
+
+
+def _run_request(options: t.RunOptions) -> step_service_pb2.RunStepRequest:
+    """What every request of RunStep has."""
+    request = step_service_pb2.RunStepRequest(
+        request_id=options.get("request_id") or new_id(), sampling=_sampling(options)
+    )
     tools, grace = options.get("tools"), options.get("detach_grace")
     if tools is not None:
         request.tools.CopyFrom(step_service_pb2.ToolSet(tools=[_tool(tool) for tool in tools]))

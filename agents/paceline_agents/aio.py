@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -121,6 +121,14 @@ class AsyncClient:
     ) -> AsyncStepStream:
         """Run one step; it starts when the stream is read. A plain text is one message of the user."""
         request = _requests.run_request(workflow_id, content, **options)
+        return AsyncStepStream(self._steps, request, self._metadata, options.get("timeout"))
+
+    def run_conversation(
+        self, messages: Iterable[t.Message], **options: Unpack[t.ConversationOptions]
+    ) -> AsyncStepStream:
+        """Run one step of a whole conversation whose workflow the server finds by its messages, or makes: see
+        `Started.workflow_id` and `Started.match`. It starts when the stream is read."""
+        request = _requests.conversation_request(messages, **options)
         return AsyncStepStream(self._steps, request, self._metadata, options.get("timeout"))
 
     async def _call(self, method: grpc.aio.UnaryUnaryMultiCallable[Q, R], request: Q) -> R:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -114,6 +114,14 @@ class Client:
     def step(self, workflow_id: str, content: _requests.Input, **options: Unpack[t.StepOptions]) -> StepStream:
         """Run one step; it starts when the stream is read. A plain text is one message of the user."""
         request = _requests.run_request(workflow_id, content, **options)
+        return StepStream(self._steps, request, self._metadata, options.get("timeout"))
+
+    def run_conversation(
+        self, messages: Iterable[t.Message], **options: Unpack[t.ConversationOptions]
+    ) -> StepStream:
+        """Run one step of a whole conversation whose workflow the server finds by its messages, or makes: see
+        `Started.workflow_id` and `Started.match`. It starts when the stream is read."""
+        request = _requests.conversation_request(messages, **options)
         return StepStream(self._steps, request, self._metadata, options.get("timeout"))
 
     def _call(self, method: grpc.UnaryUnaryMultiCallable[Q, R], request: Q) -> R:

@@ -131,23 +131,37 @@ class WorkflowOptions(SamplingOptions, total=False):
     """What happens when the chat template would render earlier messages otherwise; append only if not given."""
 
 
-class StepOptions(SamplingOptions, total=False):
-    """Options of `step`."""
+class RunOptions(SamplingOptions, total=False):
+    """Options of whatever runs a step."""
 
     request_id: str | None
     """Idempotency key, [A-Za-z0-9_-]{8,64}; a random one if not given."""
-    parent_step_id: str
-    """The finished step to continue; the last one if not given."""
-    whole_conversation: bool
-    """The messages are the whole conversation, to be matched to what the server has; else only the new ones."""
     tools: list[Tool] | tuple[Tool, ...] | None
     """Replaces the workflow's tools, even if empty."""
-    on_busy: OnBusy
-    """What to do when another step of the workflow is running; wait if not given."""
     detach_grace: float | None
     """How long the step runs on without a reader, in seconds up to 60."""
     timeout: float | None
     """Deadline of the whole step in seconds, retries included; none if not given."""
+
+
+class ConversationOptions(RunOptions, total=False):
+    """Options of `run_conversation`. Tools that are not given are those of the workflow that is found."""
+
+    model: str
+    """Model as configured on the server; the server's only one if not given."""
+    labels: dict[str, str]
+    """Labels of the workflow, if the conversation begins one."""
+
+
+class StepOptions(RunOptions, total=False):
+    """Options of `step`."""
+
+    parent_step_id: str
+    """The finished step to continue; the last one if not given."""
+    whole_conversation: bool
+    """The messages are the whole conversation, to be matched to what the server has; else only the new ones."""
+    on_busy: OnBusy
+    """What to do when another step of the workflow is running; wait if not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +260,9 @@ class Started:
     """The answer was stored by an earlier call; it is not billed again."""
     attached: bool = False
     """The step was running already."""
+    match: str = ""
+    """How the workflow of a conversation was found: `new`, `exact` or `ambiguous`; a newer server may know more.
+    Empty when the step named it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +349,8 @@ class Step:
     """`code edit`, `tool call` or `free text` of a finished step; a newer server may know more."""
     pool_choice: PoolChoice | None = None
     """Of the last attempt."""
+    match: str = ""
+    """How the workflow was found, as in `Started`."""
 
 
 @dataclass(frozen=True, slots=True)

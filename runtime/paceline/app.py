@@ -73,13 +73,13 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
         models = {name: await _serve_model(name, path, settings.models[name]) for name, path in paths.items()}
         ledger = await stack.enter_async_context(_open_ledger(settings, runtime_id))
         replicas = Replicas(settings.limits.max_queued_steps)
-        closer, metrics = Closer(), Metrics()
+        closer, metrics, volatile = Closer(), Metrics(), _volatile(settings)
         canary = _canary(settings, replicas, metrics)
         pools = PoolRouter(replicas)
         dispatcher = Dispatcher(
             ledger=ledger,
             closer=closer,
-            prompts=Prompts(ledger, settings.limits.transcript_cache_mib * MIB, _volatile(settings)),
+            prompts=Prompts(ledger, settings.limits.transcript_cache_mib * MIB, volatile),
             replicas=replicas,
             pools=pools,
             models=models,
@@ -94,7 +94,7 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
             runtime_id=runtime_id,
         )
         workflows = Workflows(ledger, models, pools.workflow_ended)
-        steps = Steps(ledger, workflows, dispatcher)
+        steps = Steps(ledger, workflows, dispatcher, volatile)
         stack.push_async_callback(closer.retry)
         _maintain(stack, settings.ledger, dispatcher, closer, ledger=ledger, runtime_id=runtime_id)
         fleet = Fleet(settings, paths, replicas, config.data_dir() / "logs")

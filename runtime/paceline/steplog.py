@@ -30,6 +30,7 @@ class StepLog:
             attempt=report.attempt,
             model=report.model,
             replica=end.replica,
+            workflow_match=report.match,
             state=end.state,
             finish_reason=end.finish_reason,
             error_reason=end.error_reason or None,

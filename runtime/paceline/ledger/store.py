@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from paceline.ledger import attempts, reads, runtimes, workflows
+from paceline.ledger import attempts, found, reads, runtimes, workflows
 from paceline.ledger.database import Database
 from paceline.workflow.model import ChainLink, Outcome, Page, Step, StepState, Workflow
-from paceline.workflow.ports import AttemptCheckpoint, AttemptEnd, NewAttempt, WorkflowFilter
+from paceline.workflow.ports import Answered, AttemptCheckpoint, AttemptEnd, NewAttempt, Unanswered, WorkflowFilter
 
 
 class SqlLedger:
@@ -99,6 +100,14 @@ class SqlLedger:
     async def is_ancestor(self, tenant: str, step_id: str, of: str) -> bool:
         """Return whether a step is `of` or one of its ancestors, across forks."""
         return await self.database.read(partial(reads.is_ancestor, tenant=tenant, step_id=step_id, of=of))
+
+    async def find_answered(self, tenant: str, hashes: Sequence[bytes]) -> list[Answered]:
+        """Return the finished steps with the first of these chain hashes that any has."""
+        return await self.database.read(partial(found.find_answered, tenant=tenant, hashes=hashes))
+
+    async def find_unanswered(self, tenant: str, chain_hash: bytes) -> list[Unanswered]:
+        """Return the failed and cancelled steps with this chain hash."""
+        return await self.database.read(partial(found.find_unanswered, tenant=tenant, chain_hash=chain_hash))
 
     async def open_step(self, step: Step, attempt: NewAttempt | None) -> None:
         """Insert a step, with its first attempt if it has one."""

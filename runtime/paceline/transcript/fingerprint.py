@@ -81,6 +81,11 @@ def agrees(sent: bytes, stored: bytes) -> bool:
     return sent[:_REASONING] == stored[:_REASONING] and sent[_REASONING:] == _NO_REASONING
 
 
+def without_reasoning(key: bytes) -> bytes:
+    """What a key says of everything but the reasoning."""
+    return key[:_REASONING]
+
+
 def is_answer(key: bytes) -> bool:
     """Whether the key is of an assistant's message."""
     return key[:1] == _ROLES[Role.ASSISTANT]

@@ -157,6 +157,8 @@ class Dispatcher:
         """Make the step, the attempt or both durable, and remember that they are."""
         try:
             if not job.stored:
+                if made := job.run.made:
+                    await self._ledger.create_workflow(made.workflow, made.request_hash)
                 await self._ledger.open_step(job.step, attempt.new if attempt else None)
             elif attempt:
                 await self._ledger.open_attempt(attempt.new)
@@ -240,6 +242,7 @@ class Dispatcher:
             input=job.step.input,
             end=end,
             request=attempt.request,
+            match=job.step.match,
         )
         for observer in self._observers:
             observer.step_ended(report)
@@ -256,6 +259,8 @@ class Dispatcher:
             system=prompt.system,
             tools=prompt.tools,
             parent_step_id=prompt.parent.step_id if prompt.parent else None,
+            chain_hash=run.chain.whole if run.chain else None,
+            match=run.match,
             runtime_id=self._runtime_id,
             created_at=utcnow(),
         )
@@ -341,6 +346,7 @@ def _success(job: _Job, attempt: Attempt, keyed: Keyed) -> AttemptEnd:
         malformed_tool_calls=answer.malformed_tool_calls,
         keys=keyed.keys,
         calls=keyed.calls,
+        chain_hash=job.run.chain.answered(keyed.keys[-1]) if job.run.chain else None,
         segments=job.prompt.segments(job.served.chat, attempt.kept()),
         finish_reason=attempt.finish_reason(),
         reuse=outcome.reuse_of(job.prompt, attempt.replica, usage.cached_prompt),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -26,6 +27,7 @@ from paceline.workflow.model import (
     Timings,
     Usage,
     Workflow,
+    WorkflowMatch,
 )
 
 
@@ -105,6 +107,33 @@ class AttemptEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """A finished step that a conversation continues."""
+
+    step_id: str
+    workflow_id: str
+    continued: bool
+    """Whether another step continues it, finished or under way, or its workflow has gone elsewhere."""
+    closed: bool
+    """Whether its workflow has an outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A step that failed or was cancelled on the same conversation."""
+
+    request_id: str
+    request_hash: str
+    workflow_id: str
+    match: WorkflowMatch
+    error_reason: str
+    replaceable: bool
+    """Whether its workflow is open, and no later step of it is finished or under way."""
+    gone: bool
+    """Whether its messages are deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkflowFilter:
     """Which workflows to list."""
 
@@ -165,6 +194,14 @@ class Ledger(Protocol):
 
     async def is_ancestor(self, tenant: str, step_id: str, of: str) -> bool:
         """Whether a step is `of` or one of its ancestors, across forks. Reads ids only."""
+        ...
+
+    async def find_answered(self, tenant: str, hashes: Sequence[bytes]) -> list[Answered]:
+        """The finished steps whose chain hash is the first of these that any has, latest first; the latest 100."""
+        ...
+
+    async def find_unanswered(self, tenant: str, chain_hash: bytes) -> list[Unanswered]:
+        """The failed and cancelled steps with this chain hash, latest first; the latest 100."""
         ...
 
     async def open_step(self, step: Step, attempt: NewAttempt | None) -> None:
@@ -250,6 +287,8 @@ class StepReport:
     """What the engine was asked; None if it was not. Holds the whole prompt: keep few of them."""
     pool: PoolChoice | None = None
     """Why it ran in its pool."""
+    match: WorkflowMatch | None = None
+    """How the workflow was found; None when the client named it."""
 
 
 class Observer(Protocol):

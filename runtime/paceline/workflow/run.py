@@ -10,10 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.errors import ClientGone, PacelineError
+from paceline.transcript.chainhash import ChainHash
 from paceline.workflow.commands import RunStep
 from paceline.workflow.eventlog import EventLog
 from paceline.workflow.events import Event, Phase, Progress, Started
-from paceline.workflow.model import Step, StepState
+from paceline.workflow.finding import Made
+from paceline.workflow.model import Step, StepState, WorkflowMatch
 
 KEEPALIVE_SECONDS = 10.0
 """A step that has nothing to show yet says so at least this often."""
@@ -22,9 +24,15 @@ KEEPALIVE_SECONDS = 10.0
 class StepRun:
     """Owns the task that runs a step. The task ends by itself, or by `abort` with the reason for it."""
 
-    def __init__(self, command: RunStep, request_hash: str) -> None:
+    def __init__(self, command: RunStep, request_hash: str, chain: ChainHash | None = None) -> None:
         self.command = command
         self.request_hash = request_hash
+        self.chain = chain
+        """Of the conversation; None when the client names the workflow."""
+        self.match: WorkflowMatch | None = None
+        """How the workflow was found; None when the client named it, and before."""
+        self.made: Made | None = None
+        """The workflow, if it is to be made with the step."""
         self.step_id = ""
         self.workflow_id = ""
         self.arrived = time.monotonic()
@@ -50,8 +58,13 @@ class StepRun:
         """Tell the readers which step this is; only the first call does."""
         if not self._begun:
             self._begun = True
-            started = Started(self.step_id, self.workflow_id, self.command.request_id, replayed, attached)
-            self.log.add(started)
+            ids = self.step_id, self.workflow_id, self.command.request_id
+            self.log.add(Started(*ids, replayed, attached, self.match))
+
+    @property
+    def unread(self) -> bool:
+        """Whether nobody reads it, and it runs on or was let go for that."""
+        return not self._readers and (self.why is None or isinstance(self.why, ClientGone))
 
     def abort(self, error: PacelineError) -> None:
         """Cancel the task; its readers get `error`. Does nothing to one that has ended or is ending."""

@@ -21,10 +21,13 @@ from paceline.errors import (
     WorkflowBusy,
     WorkflowFinished,
 )
+from paceline.transcript.chainhash import ChainHash
+from paceline.transcript.volatile import VolatileBlocks
 from paceline.workflow import outcome
 from paceline.workflow.commands import ForkWorkflow, OnBusy, RunStep
 from paceline.workflow.dispatch import Dispatcher
 from paceline.workflow.events import Event, Phase
+from paceline.workflow.finding import Finder
 from paceline.workflow.identity import new_id, step_hash
 from paceline.workflow.model import Page, Step, StepState, Workflow
 from paceline.workflow.ports import Ledger
@@ -42,11 +45,18 @@ log = structlog.get_logger()
 class Steps:
     """Runs, finds and cancels steps. One per process."""
 
-    def __init__(self, ledger: Ledger, workflows: Workflows, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        workflows: Workflows,
+        dispatcher: Dispatcher,
+        volatile: VolatileBlocks,
+    ) -> None:
         self._ledger = ledger
         self._workflows = workflows
         self._dispatcher = dispatcher
         self._turns = Turns()
+        self._finder = Finder(ledger, workflows, volatile, self._busy)
         self._runs: dict[tuple[str, str], StepRun] = {}
         self._closing = False
 
@@ -58,15 +68,19 @@ class Steps:
         """Yield the events of the step; closing the iterator is one reader gone.
 
         A request id seen before attaches to the running step, replays the finished one, or runs one again that
-        ended in a retryable way. Raises any `PacelineError`.
+        ended in a retryable way. Where the client names neither workflow nor request, so does the same request as
+        that of a step which nobody reads or which got no answer. Raises any `PacelineError`.
         """
         if command.tools:  # schemas that were never seen take milliseconds each
             await asyncio.to_thread(check_run_step, command)
         else:
             check_run_step(command)
+        digest = step_hash(command)
+        chain = None if command.workflow_id else await self._finder.chain(command)
         if not command.request_id:
-            command = replace(command, request_id=new_id("rq"))
-        run, attached = await self._join(command)
+            again = await self._retried(command, digest, chain) if chain else None
+            command = replace(command, request_id=again or new_id("rq"))
+        run, attached = await self._join(command, digest, chain)
         async with aclosing(run.read(command.detach_grace, attached=attached)) as events:
             async for event in events:
                 yield event
@@ -112,10 +126,20 @@ class Steps:
                 run.abort(ShuttingDown())
             await asyncio.wait(ends)
 
-    async def _join(self, command: RunStep) -> tuple[StepRun, bool]:
+    async def _retried(self, command: RunStep, digest: str, chain: ChainHash) -> str | None:
+        """The id of the request that this one, which has none, repeats: one that nobody reads, or that has no
+        answer."""
+        own = (run for (owner, _), run in self._runs.items() if owner == command.tenant)
+        same = (run for run in own if run.chain and (run.chain.whole, run.request_hash) == (chain.whole, digest))
+        if unread := next((run for run in same if run.unread), None):
+            return unread.command.request_id
+        found = await self._finder.retried(command, chain, digest)
+        return None if (command.tenant, found) in self._runs else found
+
+    async def _join(self, command: RunStep, digest: str, chain: ChainHash | None) -> tuple[StepRun, bool]:
         """The run of this request, and whether it was there before. One that ends because its readers are gone
         is waited for, and the step then runs again."""
-        key, digest = (command.tenant, command.request_id), step_hash(command)
+        key = (command.tenant, command.request_id)
         while run := self._runs.get(key):
             _check_same(command, digest, run.request_hash)
             if not isinstance(run.why, ClientGone):
@@ -123,7 +147,7 @@ class Steps:
             await run.ended()
         if self._closing:
             raise ShuttingDown
-        run = self._runs[key] = StepRun(command, digest)
+        run = self._runs[key] = StepRun(command, digest, chain)
         run.start(self._guarded(run))
         return run, False
 
@@ -154,7 +178,7 @@ class Steps:
         """The usual case, a new request for a workflow that is not busy, takes one look into the ledger."""
         command = run.command
         turn = _turn(command.tenant, command.workflow_id)
-        if not self._turns.busy(turn):
+        if command.workflow_id and not self._turns.busy(turn):
             async with self._turns.take(turn):
                 workflow = await self._ledger.workflow_for(command.tenant, command.workflow_id, command.request_id)
                 if workflow:
@@ -164,10 +188,15 @@ class Steps:
 
     async def _drive_any(self, run: StepRun) -> None:
         stored = await self._settled(run)
+        if stored is None and run.chain:
+            await self._drive_found(run, run.chain)
+            return
+        run.match = stored.match if stored else None
         if stored and stored.state is StepState.FINISHED:
+            events = outcome.replay_of(stored)
             run.identify(stored.step_id, stored.workflow_id)
             run.begin(replayed=True)
-            for event in outcome.replay_of(stored):
+            for event in events:
                 run.log.add(event)
             return
         if stored and not outcome.retryable(stored.error_reason):
@@ -183,15 +212,29 @@ class Steps:
             workflow = await self._ledger.get_workflow(run.command.tenant, workflow_id)
             await self._execute(run, workflow, step_id, stored)
 
+    async def _drive_found(self, run: StepRun, chain: ChainHash) -> None:
+        """A new request that names no workflow."""
+        tenant = run.command.tenant
+        async with self._finder.find(run.command, chain) as found:
+            run.match, run.made = found.match, found.made
+            async with self._turns.take(_turn(tenant, found.workflow_id)):
+                made = found.made.workflow if found.made else None
+                workflow = made or await self._ledger.get_workflow(tenant, found.workflow_id)
+                await self._execute(run, workflow, new_id("st"), None)
+
     async def _execute(self, run: StepRun, workflow: Workflow, step_id: str, stored: Step | None) -> None:
         _check_open(workflow)
+        _check_model(run.command, workflow)
         run.identify(step_id, workflow.workflow_id)
         await self._dispatcher.execute(run, workflow, stored)
+
+    def _busy(self, tenant: str, workflow_id: str) -> bool:
+        return self._turns.busy(_turn(tenant, workflow_id))
 
     async def _when_busy(self, command: RunStep, stored: Step | None) -> str:
         """The workflow to run in: a fork of it when it is busy and the client asked for one."""
         workflow_id = stored.workflow_id if stored else command.workflow_id
-        if self._turns.busy(_turn(command.tenant, workflow_id)):
+        if self._busy(command.tenant, workflow_id):
             if command.on_busy is OnBusy.FAIL:
                 raise WorkflowBusy(
                     f"workflow {workflow_id} is running another step; wait for it or fork", workflow_id=workflow_id
@@ -236,4 +279,14 @@ def _check_open(workflow: Workflow) -> None:
         raise WorkflowFinished(
             f"workflow {workflow.workflow_id} is finished ({workflow.outcome.kind}); fork it to go on",
             workflow_id=workflow.workflow_id,
+        )
+
+
+def _check_model(command: RunStep, workflow: Workflow) -> None:
+    if command.workflow_id and command.model not in {"", workflow.model}:
+        raise InvalidArgument(
+            f"model: workflow {workflow.workflow_id} has the model {workflow.model}, not {command.model}; "
+            "leave it out, or name another workflow",
+            field="model",
+            model=workflow.model,
         )

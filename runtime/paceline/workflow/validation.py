@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from paceline.errors import InvalidArgument, InvalidTool
-from paceline.workflow.commands import CreateWorkflow, ForkWorkflow, RunStep
+from paceline.workflow.commands import Append, CreateWorkflow, ForkWorkflow, RunStep
 from paceline.workflow.conversation import check_messages
 from paceline.workflow.costs import CostFilter
 from paceline.workflow.model import Budget, Outcome, OutcomeSource, Sampling, Tool
@@ -33,7 +33,10 @@ def check_run_step(command: RunStep) -> None:
 
     Tools whose schemas were not seen before take milliseconds each (see `schema_defect`).
     """
-    check_id(command.workflow_id, "workflow_id")
+    if command.workflow_id:
+        _check_named(command)
+    else:
+        _check_unnamed(command)
     check_id(command.request_id, "request_id", optional=True)
     check_id(command.parent_step_id, "parent_step_id", optional=True)
     check_messages(command.input)
@@ -42,6 +45,28 @@ def check_run_step(command: RunStep) -> None:
         check_tools(command.tools, "tools.tools")
     if not 0 <= command.detach_grace <= MAX_DETACH_GRACE:
         raise InvalidArgument(f"detach_grace: must be 0 to {MAX_DETACH_GRACE:g} s", field="detach_grace")
+
+
+def _check_named(command: RunStep) -> None:
+    check_id(command.workflow_id, "workflow_id")
+    if command.labels:
+        raise InvalidArgument(
+            "labels: only without workflow_id; the labels of a workflow are set when it is created", field="labels"
+        )
+
+
+def _check_unnamed(command: RunStep) -> None:
+    if isinstance(command.input, Append):
+        raise InvalidArgument(
+            "workflow_id: is required for append; name the workflow, or send the whole conversation",
+            field="workflow_id",
+        )
+    if command.parent_step_id:
+        raise InvalidArgument(
+            "parent_step_id: only with workflow_id; a conversation without one continues the step that it matches",
+            field="parent_step_id",
+        )
+    check_labels(command.labels)
 
 
 def check_create(command: CreateWorkflow) -> None:

@@ -31,11 +31,15 @@ class Workflows:
         await asyncio.to_thread(check_create, command)  # tool schemas take milliseconds each
         if command.parent_workflow_id:
             await self._ledger.get_workflow(command.tenant, command.parent_workflow_id)
+        return await self._ledger.create_workflow(self.planned(command), workflow_hash(command))
+
+    def planned(self, command: CreateWorkflow) -> Workflow:
+        """The workflow that a checked command makes, for the ledger to take."""
         now = utcnow()
-        workflow = Workflow(
+        return Workflow(
             workflow_id=command.workflow_id or new_id("wf"),
             tenant=command.tenant,
-            model=self._model(command.model),
+            model=self.model_named(command.model),
             system=command.system,
             tools=command.tools,
             sampling=command.sampling,
@@ -48,7 +52,6 @@ class Workflows:
             created_at=now,
             updated_at=now,
         )
-        return await self._ledger.create_workflow(workflow, workflow_hash(command))
 
     async def get(self, tenant: str, workflow_id: str) -> Workflow:
         """Return one workflow."""
@@ -70,6 +73,10 @@ class Workflows:
     async def fork(self, command: ForkWorkflow) -> Workflow:
         """Make a new open workflow that continues a finished step; it shares the transcript and the placement."""
         check_fork(command)
+        return await self._ledger.create_workflow(await self.planned_fork(command), workflow_hash(command))
+
+    async def planned_fork(self, command: ForkWorkflow) -> Workflow:
+        """The workflow that a checked fork makes, for the ledger to take."""
         source = await self._ledger.get_workflow(command.tenant, command.workflow_id)
         step_id = command.step_id or source.head_step_id
         if step_id:
@@ -77,7 +84,7 @@ class Workflows:
         labels = {**source.labels, **command.labels}
         check_labels(labels)
         now = utcnow()
-        fork = replace(
+        return replace(
             source,
             workflow_id=command.new_workflow_id or new_id("wf"),
             labels=labels,
@@ -88,7 +95,6 @@ class Workflows:
             created_at=now,
             updated_at=now,
         )
-        return await self._ledger.create_workflow(fork, workflow_hash(command))
 
     async def _check_forkable(self, tenant: str, source: Workflow, step_id: str) -> None:
         step = await self._ledger.get_step(tenant, step_id)
@@ -99,7 +105,8 @@ class Workflows:
         if step.state is not StepState.FINISHED:
             raise StepNotFinished(f"step {step_id} is {step.state} and cannot be forked at", step_id=step_id)
 
-    def _model(self, name: str) -> str:
+    def model_named(self, name: str) -> str:
+        """The model that a client means. Raises `InvalidArgument` or `ModelNotFound`."""
         known = sorted(self._models)
         if name in self._models:
             return name
