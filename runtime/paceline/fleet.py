@@ -55,6 +55,7 @@ class Fleet:
         drafts = profile.num_speculative_tokens if profile and profile.method != "none" else 0
         replica = Replica(load, adapter, engine.instance_type, engine.speculation, drafts)
         replica.greedy_only = platforms.greedy_only(engine, profile)
+        replica.may_enforce = platforms.may_enforce(engine)
         self._replicas.add(replica)
 
         def probed(phase: ReplicaPhase, detail: str, info: EngineInfo | None) -> None:

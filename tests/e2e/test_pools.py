@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -163,3 +163,15 @@ async def test_a_sampled_step_goes_to_the_pool_that_may_sample(pools: Pools) -> 
     await until(lambda: plain.load.phase is not ReplicaPhase.READY)
     with pytest.raises(EngineUnavailable, match="plain"):
         await workflow.step("edit it a third time", temperature=0.7)
+
+
+async def test_an_enforced_form_goes_to_a_replica_with_structured_outputs(pools: Pools) -> None:
+    await pools.learn()
+    plain, _ = pools.paceline.runtime.replicas.all()
+    assert plain.info
+    plain.info = replace(plain.info, structured_outputs=True)
+    workflow = await pools.paceline.client.create_workflow()
+    free = await workflow.step("edit it", temperature=0.0)
+    formed = await workflow.step("edit it again", temperature=0.0, response_format="")
+    assert pools.choice(free.step_id)["replica"] == "drafting"
+    assert pools.choice(formed.step_id)["replica"] == "plain"

@@ -194,6 +194,14 @@ def test_candidates_are_asked_for_by_id() -> None:
     assert not {"logprobs", "return_tokens_as_token_ids"} & body.keys()
 
 
+def test_a_form_of_the_answer_goes_along_as_it_is() -> None:
+    wanted = {"json": '{"type": "object"}'}
+    asked = replace(request_for(), structured_outputs=wanted)
+    assert orjson.loads(encode_request(asked, model="m", session_field=False))["structured_outputs"] == wanted
+    body = orjson.loads(encode_request(request_for(), model="m", session_field=False))
+    assert "structured_outputs" not in body
+
+
 def with_logprobs(top: list[object]) -> bytes:
     choice = {"index": 0, "token_ids": [7], "logprobs": {"top_logprobs": top}, "finish_reason": "length"}
     return b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"

@@ -72,6 +72,7 @@ async def test_vllm_0_32(vllm: ScriptedServer, make_engine: MakeEngine) -> None:
         reports_cached_tokens=True,
         reports_speculation=True,
         emulated=False,
+        structured_outputs=True,
     )
     (body,) = vllm.completions()
     assert len(body["prompt"]) == 33

@@ -47,6 +47,7 @@ async def test_the_probe(vllm: VllmHttpEngine) -> None:
         block_size=BLOCK,
         reports_cached_tokens=True,
         reports_speculation=True,
+        structured_outputs=True,
     )
     assert re.match(r"0\.\d+", info.version)
     assert await vllm.healthy()

@@ -4,6 +4,7 @@ import asyncio
 import random
 from array import array
 from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -165,6 +166,32 @@ async def test_a_replica_that_cannot_be_compared_with_is_not_used(info: EngineIn
     trial.canary.step_ended(report())
     assert await trial.run(1) == [Verdict.SKIPPED]
     assert engine.asked == []
+
+
+ENFORCED = replace(request(), structured_outputs={"json_object": True})
+
+
+async def test_an_enforced_form_is_enforced_again_but_not_from_its_middle() -> None:
+    engine = Plain([*ANSWER[:1], 99, 98])
+    trial = Trial(replica_of(engine, replace(INFO, structured_outputs=True)))
+    trial.canary.step_ended(report(asked=ENFORCED))
+    await trial.run(1)
+    assert [asked.structured_outputs for asked in engine.asked] == [{"json_object": True}, None]
+
+
+async def test_a_replica_without_structured_outputs_replays_no_enforced_form() -> None:
+    engine = Plain(ANSWER)
+    trial = Trial(replica_of(engine))
+    trial.canary.step_ended(report(asked=ENFORCED))
+    assert await trial.run(1) == [Verdict.SKIPPED]
+    assert engine.asked == []
+
+
+async def test_ids_that_were_tokenized_again_are_not_compared() -> None:
+    engine = Plain(ANSWER)
+    trial = Trial(replica_of(engine))
+    trial.canary.step_ended(replace(report(ids=[*ANSWER, 77, 78]), kept_tokens=len(ANSWER)))
+    assert await trial.run(1) == [Verdict.SAME]
 
 
 async def test_a_short_context_cuts_the_replay() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from paceline.workflow.model import Sampling
 
@@ -27,6 +27,8 @@ class GenerateRequest:
     session_id: str
     candidates: int = 0
     """How many of the likeliest first tokens to tell, with their log probabilities."""
+    structured_outputs: Mapping[str, Any] | None = None
+    """What the answer has to look like, as vLLM's `/v1/completions` takes it; only for a server that has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class EngineInfo:
     reports_cached_tokens: bool
     reports_speculation: bool
     emulated: bool = False
+    structured_outputs: bool = False
+    """Whether its completions have the field `structured_outputs`."""
 
 
 class Engine(Protocol):

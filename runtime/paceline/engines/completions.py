@@ -99,6 +99,7 @@ def encode_request(request: GenerateRequest, *, model: str, session_field: bool)
         "stop_token_ids": request.stop_token_ids or None,
         "cache_salt": request.cache_salt or None,
         "session_id": (request.session_id or None) if session_field else None,
+        "structured_outputs": request.structured_outputs,
         "logprobs": request.candidates or None,
         "return_tokens_as_token_ids": True if request.candidates else None,
     }

@@ -14,6 +14,7 @@ _T = TypeVar("_T")
 _BLOCK_SIZE = re.compile(r'^vllm:cache_config_info\{[^}]*\bblock_size="(\d+)"', re.MULTILINE)
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 _SESSION_SINCE = (0, 29)
+SESSION, STRUCTURED = "session_id", "structured_outputs"
 _EMULATOR = "paceline-emulator"
 """`owned_by` of the emulator's model: no model runs."""
 _PROBE_ID = 16
@@ -79,20 +80,22 @@ def read_model(body: bytes, served_model_name: str) -> Model:
     return Model(name=card.id, max_model_len=card.max_model_len, emulated=card.owned_by == _EMULATOR)
 
 
-def knows_session(openapi: bytes | None, version: str) -> bool:
-    """Whether completions have `session_id`: by the OpenAPI document, or by the version if that is switched off.
+def optional_fields(openapi: bytes | None, version: str) -> frozenset[str]:
+    """Which of `session_id` and `structured_outputs` completions have: by the OpenAPI document, or by the version
+    if that is switched off.
 
     Raises `EngineRefused` if completions cannot return token ids.
     """
     if openapi is None:
         match = _VERSION.match(version)
-        return match is not None and (int(match[1]), int(match[2])) >= _SESSION_SINCE
+        recent = match is not None and (int(match[1]), int(match[2])) >= _SESSION_SINCE
+        return frozenset({SESSION, STRUCTURED} if recent else {STRUCTURED})
     schema = _read(openapi, _OpenApi, "/openapi.json").components.schemas.get("CompletionRequest", _Schema())
     if "return_token_ids" not in schema.properties:
         raise EngineRefused(
             f"The engine (version {version}) cannot return token ids; Paceline needs vLLM 0.24 or newer."
         )
-    return "session_id" in schema.properties
+    return frozenset({SESSION, STRUCTURED} & schema.properties.keys())
 
 
 def read_block_size(metrics: str) -> int | None:

@@ -15,7 +15,15 @@ import orjson
 
 from paceline.engines.base import EngineInfo, GenerateRequest, GenerationEnd, TokenChunk
 from paceline.engines.completions import CompletionStream, encode_request, status_error
-from paceline.engines.probe import knows_session, probe_prompt, read_block_size, read_model, read_version
+from paceline.engines.probe import (
+    SESSION,
+    STRUCTURED,
+    optional_fields,
+    probe_prompt,
+    read_block_size,
+    read_model,
+    read_version,
+)
 from paceline.engines.stall import StallGuard
 from paceline.errors import EngineLost, EngineRefused, EngineUnavailable
 from paceline.workflow.model import Sampling
@@ -69,7 +77,8 @@ class VllmHttpEngine:
     async def _probe(self) -> EngineInfo:
         version = read_version(await self._get("/version"))
         model = read_model(await self._get("/v1/models"), self._model)
-        self._session_field = knows_session(await self._get_optional("/openapi.json"), version)
+        fields = optional_fields(await self._get_optional("/openapi.json"), version)
+        self._session_field = SESSION in fields
         block_size = read_block_size((await self._get_optional("/metrics") or b"").decode(errors="replace"))
         self._model = model.name
         self._absent_cached = None
@@ -87,6 +96,7 @@ class VllmHttpEngine:
             reports_cached_tokens=reports_cached,
             reports_speculation=end.drafted is not None,
             emulated=model.emulated,
+            structured_outputs=STRUCTURED in fields,
         )
 
     async def _generate_one(self, prompt: list[int], salt: str) -> GenerationEnd:

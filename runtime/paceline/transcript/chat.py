@@ -9,8 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import InvalidMessage, InvalidTool, ModelError
+from paceline.errors import InvalidArgument, InvalidMessage, InvalidTool, ModelError
 from paceline.transcript import builtin, families
+from paceline.transcript.constraints import StructuredOutputs, enforce_calls, enforce_json
 from paceline.transcript.families.base import Family, Signs
 from paceline.transcript.files import (
     CONFIG,
@@ -146,6 +147,27 @@ class ChatModel:
             stop=stop,
             reasoning_open=self._reasoning_open,
         )
+
+    def enforce_calls(self, tools: Sequence[Tool], *, several: bool) -> StructuredOutputs:
+        """What makes a backend answer with one call of these tools, or with more if `several`. Raises
+        `InvalidArgument` for a family whose calls cannot be enforced."""
+        form = self.family.call_form
+        if form is None:
+            raise InvalidArgument(
+                f"tool_choice: tool calls of the family {self.family.name} cannot be enforced; use AUTO or NONE",
+                field="tool_choice",
+            )
+        return enforce_calls(form, tools, self.family, several=several, reasoning_open=self._reasoning_open)
+
+    def enforce_json(self, schema_json: str) -> StructuredOutputs:
+        """What makes a backend answer with JSON of a schema (empty: any object). Raises `InvalidArgument` for a
+        family whose text cannot be enforced."""
+        if self.family.harmony:
+            raise InvalidArgument(
+                f"response_format: answers of the family {self.family.name} cannot be enforced; leave it out",
+                field="response_format",
+            )
+        return enforce_json(schema_json, self.family, reasoning_open=self._reasoning_open)
 
     def _first_seam(self) -> tuple[str, str]:
         """What follows an answer before a user message, and why that cannot be told."""

@@ -69,7 +69,7 @@ class Attempt:
             self._share.stop()
         if not self._parser.stopped:
             self._check_end()
-        self._answer = self._parser.finish()
+        self._answer = self._parser.finish(cut=self._cut())
         emit(self._answer.events)
 
     def _check_end(self) -> None:
@@ -90,12 +90,13 @@ class Attempt:
         return len(self.generated) - self.kept_count() <= OVERSHOOT_TOKENS
 
     def kept_count(self) -> int:
-        """How many of the generated ids stay in the transcript."""
+        """How many of the generated ids stay in the transcript: see `OutputParser.kept_ids`."""
         return self._parser.kept_ids
 
     def kept(self) -> array[int]:
-        """The generated ids that stay in the transcript: see `OutputParser.kept_ids`."""
-        return self.generated[: self.kept_count()]
+        """What the answer adds to the transcript: the generated ids that stay, and what a stop text left of a
+        token, tokenized again."""
+        return self.generated[: self.kept_count()] + array("I", self.answer.retokenized)
 
     @property
     def answer(self) -> Answer:
@@ -106,10 +107,12 @@ class Attempt:
 
     def finish_reason(self) -> FinishReason:
         """Why the generation ended; a well-formed tool call counts only when the model ended its turn itself."""
-        cut = self.end is not None and self.end.finish_reason == "length" and not self._parser.stopped
-        if cut:
+        if self._cut() and not self._parser.stopped:
             return FinishReason.LENGTH
         return FinishReason.TOOL_CALLS if self.answer.message.tool_calls else FinishReason.STOP
+
+    def _cut(self) -> bool:
+        return self.end is not None and self.end.finish_reason == "length"
 
     def usage(self, reasoning: int | None = None) -> Usage:
         """Counts so far. Without the engine's word the prompt counts as uncached once a token came, else as not

@@ -123,7 +123,7 @@ class Canary:
             return None
         if end.speculation.profile not in self._profiles or request.sampling.temperature != 0:
             return None
-        generated = unpack(end.segments.generated)
+        generated = unpack(end.segments.generated)[: report.kept_tokens]
         if not generated:
             return None
         return Sample(
@@ -138,7 +138,8 @@ class Canary:
 
 
 def _takes(info: EngineInfo, sample: Sample) -> bool:
-    return not info.reports_speculation and info.max_model_len > sample.request.prompt_tokens
+    enforces = info.structured_outputs or sample.request.structured_outputs is None
+    return not info.reports_speculation and info.max_model_len > sample.request.prompt_tokens and enforces
 
 
 def _tell(sample: Sample, replica: Replica, found: Comparison) -> None:

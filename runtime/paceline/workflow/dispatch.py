@@ -21,6 +21,7 @@ from paceline.routing.pools import PoolChoice
 from paceline.transcript.chat import ChatModel
 from paceline.transcript.fingerprint import Keyed
 from paceline.workflow import outcome
+from paceline.workflow.answerform import AnswerForm, callable_tools, form_of
 from paceline.workflow.attempt import Attempt, utcnow
 from paceline.workflow.closing import Closer, to_the_end
 from paceline.workflow.commands import Conversation
@@ -52,6 +53,7 @@ class _Job:
     step: Step
     served: Served
     prompt: Prompt
+    form: AnswerForm | None
     stored: bool = False
     attempt: Attempt | None = None
     closed: bool = False
@@ -91,8 +93,9 @@ class Dispatcher:
         served = self._models[workflow.model]
         prompt = await self._prompt(run, workflow, served.chat, stored)
         _room(prompt, self._replicas.context_limit(served.name), None)
+        form = await form_of(run.command, prompt.tools, served.chat)
         step = self._again(stored, prompt) if stored else self._new_step(run, workflow, prompt)
-        job = _Job(run, step, served, prompt)
+        job = _Job(run, step, served, prompt, form)
         try:
             if stored:
                 await to_the_end(self._requeue(job))
@@ -129,9 +132,11 @@ class Dispatcher:
 
         sampling = job.run.command.sampling.over(workflow.sampling).over(job.served.sampling)
         sampled = sampling.temperature != 0
-        waiter, choice = self._pools.choose(workflow, job.prompt, sampled=sampled)
+        waiter, choice = self._pools.choose(workflow, job.prompt, sampled=sampled, enforced=job.form is not None)
         async with self._replicas.place(waiter, queue, show) as replica:
             _check_sampling(replica, sampled=sampled)
+            if job.form:
+                job.form.check(replica)
             limit = replica.info.max_model_len if replica.info else None
             max_tokens = _room(job.prompt, limit, sampling.max_output_tokens)
             attempt = self._new_attempt(job, replica, settled(choice, replica), max_tokens, sampling.stop)
@@ -242,6 +247,7 @@ class Dispatcher:
             input=job.step.input,
             end=end,
             request=attempt.request,
+            kept_tokens=attempt.kept_count(),
             match=job.step.match,
         )
         for observer in self._observers:
@@ -287,7 +293,7 @@ class Dispatcher:
             cost=self._prices.list_cost(model, Usage(uncached_prompt=tokens)),
             pool=pool,
         )
-        parser = job.served.chat.parser(job.prompt.tools, stop)
+        parser = job.served.chat.parser(callable_tools(job.run.command, job.prompt.tools), stop)
         return Attempt(new, model, replica, parser=parser, prices=self._prices, arrived=job.run.arrived)
 
     def _request(self, job: _Job, sampling: Sampling, max_tokens: int) -> GenerateRequest:
@@ -301,6 +307,7 @@ class Dispatcher:
             stop_token_ids=job.served.chat.stop_token_ids,
             cache_salt=cache_salt(step.tenant),
             session_id=step.workflow_id,
+            structured_outputs=job.form.structured_outputs if job.form else None,
         )
 
 
@@ -344,6 +351,7 @@ def _success(job: _Job, attempt: Attempt, keyed: Keyed) -> AttemptEnd:
         accelerator_seconds=attempt.accelerator_seconds(),
         output=answer.message,
         malformed_tool_calls=answer.malformed_tool_calls,
+        output_flags=answer.flags,
         keys=keyed.keys,
         calls=keyed.calls,
         chain_hash=job.run.chain.answered(keyed.keys[-1]) if job.run.chain else None,

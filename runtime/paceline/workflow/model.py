@@ -318,7 +318,8 @@ class Segments:
     rendered: bytes
     """uint32 little-endian ids of template output."""
     generated: bytes
-    """uint32 little-endian ids as the engine emitted them."""
+    """uint32 little-endian ids as the engine emitted them. Where the step has the flag RETOKENIZED_END, the last
+    ones were not generated: they are what a stop text left of a token."""
     tokenizer_hash: str
     template_hash: str
     model_hash: str = ""

@@ -21,11 +21,14 @@ class PoolRouter:
         self._replicas = replicas
         self._pools = Pools()
 
-    def choose(self, workflow: Workflow, prompt: Prompt, *, sampled: bool) -> tuple[Waiter, PoolChoice]:
+    def choose(
+        self, workflow: Workflow, prompt: Prompt, *, sampled: bool, enforced: bool
+    ) -> tuple[Waiter, PoolChoice]:
         """What to ask of admission for a step, and why. A sampled step never goes to a replica that must not
-        sample, unless the model has no other."""
+        sample, nor one with an enforced form to a replica without structured outputs, unless the model has no
+        other."""
         serving = self._replicas.serving(workflow.model)
-        barred = _barred(serving) if sampled else frozenset()
+        barred = _barred(serving, sampled=sampled, enforced=enforced)
         fitting = [replica for replica in serving if replica.name not in barred]
         bound = next((replica for replica in fitting if replica.name == workflow.replica), None)
         pools = dict.fromkeys((replica.speculation_profile for replica in fitting), False)
@@ -84,8 +87,12 @@ def _origin(workflow: Workflow, prompt: Prompt) -> str:
     return _key(workflow.tenant, parent.workflow_id)
 
 
-def _barred(serving: list[Replica]) -> frozenset[str]:
-    barred = frozenset(replica.name for replica in serving if replica.greedy_only)
+def _barred(serving: list[Replica], *, sampled: bool, enforced: bool) -> frozenset[str]:
+    barred = frozenset(
+        replica.name
+        for replica in serving
+        if (sampled and replica.greedy_only) or (enforced and replica.info and not replica.enforces)
+    )
     return barred if len(barred) < len(serving) else frozenset()
 
 

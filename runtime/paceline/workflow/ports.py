@@ -285,6 +285,8 @@ class StepReport:
     end: AttemptEnd
     request: GenerateRequest | None = None
     """What the engine was asked; None if it was not. Holds the whole prompt: keep few of them."""
+    kept_tokens: int | None = None
+    """How many ids of the answer in the transcript the engine generated, the rest being tokenized again; None: all."""
     pool: PoolChoice | None = None
     """Why it ran in its pool."""
     match: WorkflowMatch | None = None

@@ -106,7 +106,11 @@ class Replay:
         return Comparison(Verdict.NEAR_TIE if near else Verdict.DIFFERENT, equal, len(ids), gap)
 
     async def _gap(self, request: GenerateRequest, equal: int, own: int) -> float | None:
-        """Ask for the likeliest tokens where the answers part. A refusal leaves a difference a difference."""
+        """Ask for the likeliest tokens where the answers part. A refusal leaves a difference a difference.
+
+        No form of the answer is enforced: it would begin anew here, and the gap between two tokens is the same
+        without it.
+        """
         before = Context(request.prompt_json[1:-1], request.prompt_tokens).extend(self._wanted[:equal])
         ask = replace(
             request,
@@ -115,6 +119,7 @@ class Replay:
             prompt_tokens=before.tokens,
             max_tokens=1,
             candidates=CANDIDATES,
+            structured_outputs=None,
         )
         try:
             _, end = await self._generate(ask)

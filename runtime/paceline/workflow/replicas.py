@@ -28,6 +28,8 @@ class Replica:
     """Most tokens that it drafts at once (K)."""
     greedy_only: str = ""
     """Why it must not be asked to sample; empty if it may."""
+    may_enforce: bool = True
+    """Whether it may be asked for structured outputs."""
     info: EngineInfo | None = None
     detail: str = ""
     """What a starting engine is doing, or why it is down."""
@@ -39,6 +41,11 @@ class Replica:
     def name(self) -> str:
         """Its name in the configuration."""
         return self.load.name
+
+    @property
+    def enforces(self) -> bool:
+        """Whether it has structured outputs, as far as is known."""
+        return self.may_enforce and self.info is not None and self.info.structured_outputs
 
 
 @dataclass(eq=False, slots=True)

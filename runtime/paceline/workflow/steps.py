@@ -71,7 +71,7 @@ class Steps:
         ended in a retryable way. Where the client names neither workflow nor request, so does the same request as
         that of a step which nobody reads or which got no answer. Raises any `PacelineError`.
         """
-        if command.tools:  # schemas that were never seen take milliseconds each
+        if command.tools or command.response_format:  # schemas that were never seen take milliseconds each
             await asyncio.to_thread(check_run_step, command)
         else:
             check_run_step(command)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from paceline.errors import InvalidArgument, InvalidTool
-from paceline.workflow.commands import Append, CreateWorkflow, ForkWorkflow, RunStep
+from paceline.workflow.commands import Append, CreateWorkflow, ForkWorkflow, RunStep, ToolChoiceMode
 from paceline.workflow.conversation import check_messages
 from paceline.workflow.costs import CostFilter
 from paceline.workflow.model import Budget, Outcome, OutcomeSource, Sampling, Tool
@@ -43,6 +43,7 @@ def check_run_step(command: RunStep) -> None:
     check_sampling(command.sampling)
     if command.tools is not None:
         check_tools(command.tools, "tools.tools")
+    _check_answer_form(command)
     if not 0 <= command.detach_grace <= MAX_DETACH_GRACE:
         raise InvalidArgument(f"detach_grace: must be 0 to {MAX_DETACH_GRACE:g} s", field="detach_grace")
 
@@ -67,6 +68,29 @@ def _check_unnamed(command: RunStep) -> None:
             field="parent_step_id",
         )
     check_labels(command.labels)
+
+
+def _check_answer_form(command: RunStep) -> None:
+    """What can be told without knowing the tools."""
+    choice, wanted = command.tool_choice, command.response_format
+    named = choice.mode is ToolChoiceMode.NAMED
+    if named != bool(choice.tool_name):
+        rule = "is required for" if named else "is only for"
+        raise InvalidArgument(
+            f"tool_choice.tool_name: {rule} the mode NAMED", field="tool_choice.tool_name"
+        )
+    if wanted is None:
+        return
+    if choice.mode in {ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED}:
+        raise InvalidArgument(
+            f"response_format: an answer of this form can be no tool call, which tool_choice {choice.mode.name} "
+            "asks for; leave one of them out",
+            field="response_format",
+        )
+    if wanted.json_schema and (defect := schema_defect(wanted.json_schema)):
+        raise InvalidArgument(
+            f"response_format.json_schema: {defect}", field="response_format.json_schema"
+        )
 
 
 def check_create(command: CreateWorkflow) -> None:

@@ -20,6 +20,19 @@ class Signs:
 
 
 @dataclass(frozen=True, slots=True)
+class CallForm:
+    """How the template writes a tool call, so that a backend can be held to it."""
+
+    before_name: str
+    after_name: str
+    after_arguments: str
+    between: str | None
+    """What stands between calls; None where the template shows one call per answer."""
+    arguments: str = "json_schema"
+    """How the arguments are written: a content format of XGrammar's structural tags."""
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One family. Messages are rendered by the model's own chat template, unless the family says otherwise."""
 
@@ -29,10 +42,14 @@ class Family:
     """Makes the parser of one answer from the tools and whether the prompt has opened the reasoning."""
     calls_tools: bool = False
     """Whether the parser knows the family's tool calls; tools are refused where it does not."""
+    call_form: CallForm | None = None
+    """How a tool call is enforced; None where it cannot be: steps that ask for one are refused."""
     reasons: bool = False
     """Whether the parser tells reasoning from text."""
     reasoning_opening: str = ""
     """The marker before the reasoning. A prompt that ends with it has opened the reasoning."""
+    reasoning_end: tuple[str, str] = ("", "")
+    """The marker after the reasoning, and the whitespace that the template writes behind it."""
     end_tokens: tuple[str, ...] = ()
     """Tokens that end an answer, besides those that the model's files name."""
     closing_tokens: tuple[str, ...] = ()
@@ -41,4 +58,5 @@ class Family:
     turn_end_ends: bool = True
     """Whether the token with which the template closes an answer ends the generation, too."""
     harmony: bool = False
-    """Whether openai-harmony renders the messages, not a template."""
+    """Whether openai-harmony renders the messages, not a template. Its answers are messages with headers, which
+    nothing enforces yet."""

@@ -16,4 +16,5 @@ REASONING = Family(
     splitter=partial(MarkerSplitter, reasoning=THINK),
     reasons=True,
     reasoning_opening=THINK[0],
+    reasoning_end=(THINK[1], "\n\n"),
 )

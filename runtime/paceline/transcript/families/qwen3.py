@@ -10,6 +10,7 @@ from functools import partial
 
 from paceline.transcript.families.base import Family
 from paceline.transcript.families.plain import THINK
+from paceline.transcript.families.qwen2_5 import HERMES_FORM
 from paceline.transcript.hermes import HERMES
 from paceline.transcript.splitter import MarkerSplitter
 
@@ -18,6 +19,8 @@ FAMILY = Family(
     recognises=lambda signs: HERMES.begin in signs.template and THINK[0] in signs.template,
     splitter=partial(MarkerSplitter, calls=HERMES, reasoning=THINK),
     calls_tools=True,
+    call_form=HERMES_FORM,
     reasons=True,
     reasoning_opening=THINK[0],
+    reasoning_end=(THINK[1], "\n\n"),
 )
