@@ -15,10 +15,6 @@ from paceline_agents import types as t
 OWN, THINKING, NOT_THINKING = "own", "qwen3", "qwen3-off"
 """The model under its own template, and under Qwen3's with thinking on and off."""
 SYSTEM = "You are a careful coding agent. Work in small steps and call one tool at a time."
-FORM = (
-    "Think before you answer. Every answer has this form: first <{0}>, then two or three sentences of thoughts, "
-    "then </{0}>, then the answer itself."
-)
 WRITE = t.Tool(
     "write_file",
     "Write a file of the repository.",
@@ -27,7 +23,10 @@ WRITE = t.Tool(
 )
 PROGRAM = PROGRAMS["stack.py"]
 FILE = f"The file stack.py:\n\n```python\n{PROGRAM}```\n\n"
-WHICH = FILE + "Which method lacks a check? Answer in the form <{0}>your thoughts</{0}> your answer."
+REPAIR = FILE + (
+    "What is wrong in peek, and how is it repaired? Answer in the form <{0}>one sentence of thoughts</{0}>, then "
+    "the repaired method in a Python code block."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,6 @@ class Case:
     name: str
     model: str
     question: str
-    system: str = SYSTEM
     tools: tuple[t.Tool, ...] = ()
     dictated: tuple[str, ...] = ()
     """The answer, in pieces that are tokenized one by one as a model may sample them; empty: the model's own."""
@@ -60,11 +58,9 @@ def called(**layout: Any) -> str:
 
 def cases() -> Iterator[Case]:
     """All of them."""
-    yield Case(
-        "Qwen3, thinking off", NOT_THINKING, FILE + "Explain in three sentences what push, pop and peek do."
-    )
-    yield Case("Qwen3, thinking on", THINKING, WHICH.format("think"), FORM.format("think"))
-    yield Case("tag in other pieces", OWN, WHICH.format("thought"), FORM.format("thought"))
+    yield Case("Qwen3, thinking off", NOT_THINKING, FILE + "Write a test of push.")
+    yield Case("Qwen3, thinking on", THINKING, REPAIR.format("think"))
+    yield Case("tag in other pieces", OWN, REPAIR.format("thought"))
     calls = {
         "newline, then a call": ("\n", called()),
         "text, newline, then a call": (f"I copy the file.\n{called()}",),

@@ -29,6 +29,8 @@ from paceline_agents import types as t
 from paceline_agents.aio import AsyncClient
 
 RESULT, NEXT = "Done.", "Now say in one sentence what comes next."
+LAST_TOKENS = 4
+"""Most tokens of the second answer, which nothing follows."""
 EXTRA = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--trust-request-chat-template"]
 """What the engine's chat API needs for tools, and for another template in a request."""
 DICTATION = ["--logits-processors", "_dictation:Dictation"]
@@ -67,12 +69,12 @@ class Bench:
     async def paceline(self, case: Case) -> list[Turn]:
         """Both turns through the runtime."""
         workflow = await self.clients[case.model].create_workflow(
-            model=case.model, tools=case.tools, temperature=0.0, max_output_tokens=self.tokens
+            model=case.model, tools=case.tools, temperature=0.0
         )
-        said = [t.Message(t.Role.SYSTEM, case.system), t.Message(t.Role.USER, case.question)]
+        said = [t.Message(t.Role.SYSTEM, _cases.SYSTEM), t.Message(t.Role.USER, case.question)]
         turns = list[Turn]()
-        for _ in range(2):
-            answer = await workflow.step(said, whole_conversation=True)
+        for tokens in (self.tokens, LAST_TOKENS):
+            answer = await workflow.step(said, whole_conversation=True, max_output_tokens=tokens)
             usage, cached = answer.usage, answer.usage.cached_prompt or 0
             turns.append(Turn((usage.uncached_prompt or 0) + cached, cached, usage.output or 0))
             calls = tuple(
@@ -87,12 +89,12 @@ class Bench:
     async def text(self, case: Case) -> tuple[list[Turn], Break | None]:
         """Both turns over the chat API."""
         said: list[dict[str, Any]] = [
-            {"role": "system", "content": case.system},
+            {"role": "system", "content": _cases.SYSTEM},
             {"role": "user", "content": case.question},
         ]
         turns, ids = list[Turn](), list[list[int]]()
-        for _ in range(2):
-            reply = await self._chat(case, said)
+        for tokens in (self.tokens, LAST_TOKENS):
+            reply = await self._chat(case, said, tokens)
             usage, choice = reply["usage"], reply["choices"][0]
             cached = (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
             turns.append(Turn(usage["prompt_tokens"], cached, usage["completion_tokens"]))
@@ -100,11 +102,11 @@ class Bench:
             said += history(choice["message"])
         return turns, self._break(ids[0] + ids[1], ids[2])
 
-    async def _chat(self, case: Case, said: list[dict[str, Any]]) -> dict[str, Any]:
+    async def _chat(self, case: Case, said: list[dict[str, Any]], tokens: int) -> dict[str, Any]:
         body: dict[str, Any] = {
             "messages": said,
             "temperature": 0,
-            "max_tokens": self.tokens,
+            "max_tokens": tokens,
             "cache_salt": "text",
             "return_token_ids": True,
         }
