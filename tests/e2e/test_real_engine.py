@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,38 @@ async def test_a_workflow_on_a_real_engine(ledger: Path) -> None:
     assert attempts[-1]["output_tokens"] > 0
     assert all(row["list_nanos"] > 0 for row in attempts)
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+
+
+READ = t.Tool(
+    "read_file",
+    "Read a file.",
+    '{"type": "object", "properties": {"path": {"type": "string", "enum": ["b.py"]}}, "required": ["path"]}',
+)
+VERDICT = (
+    '{"type": "object", "properties": {"found": {"type": "boolean"}, "line": {"type": "integer", "maximum": 99}}, '
+    '"required": ["found", "line"], "additionalProperties": false}'
+)
+
+
+async def test_an_answer_has_the_form_that_was_asked_for(paceline: Paceline) -> None:
+    workflow = await paceline.client.create_workflow(tools=[READ], temperature=0.0)
+    called = await workflow.step("Say hello.", tool_choice="read_file", max_output_tokens=60)
+    result = t.Message(t.Role.TOOL, "total / len(value)", tool_call_id=called.tool_calls[0].tool_call_id)
+    formed = await workflow.step(
+        [result, t.Message(t.Role.USER, "Say hello.")],
+        tool_choice=t.ToolChoice.NONE,
+        response_format=VERDICT,
+        max_output_tokens=60,
+    )
+    again = await workflow.step("Bye.", tool_choice=t.ToolChoice.REQUIRED, max_output_tokens=60)
+    for answer in (called, again):
+        assert [(call.tool_name, call.defect) for call in answer.tool_calls][:1] == [("read_file", "")]
+        assert (answer.text, answer.output_flags, answer.finish_reason) == ("", (), "tool_calls")
+    assert len(called.tool_calls) == 1
+    assert json.loads(called.tool_calls[0].arguments_json) == {"path": "b.py"}
+    assert json.loads(formed.text).keys() == {"found", "line"}
+    assert formed.finish_reason == "stop"
+    assert formed.reuse.carried_tokens == called.reuse.prompt_tokens + (called.usage.output or 0)
 
 
 async def _cancelled(workflow: Any, client: AsyncClient) -> None:
