@@ -1,4 +1,4 @@
-"""`paceline engine`: the venvs of the engines that Paceline starts."""
+"""`paceline engine`: the venvs of the engines that Paceline starts, and the commands that start them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from paceline.cli.failure import clear_errors
+from paceline.cli.render import render
 from paceline.engines import install as engines
 
-app = typer.Typer(help="Install engines, each in a venv of its own.", no_args_is_help=True)
+app = typer.Typer(help="Install engines, each in its own venv, and show how they start.", no_args_is_help=True)
+app.command()(render)
 
 
 class Platform(StrEnum):
@@ -26,7 +28,7 @@ class Platform(StrEnum):
 
 @app.callback()
 def engine() -> None:
-    """Install engines, each in a venv of its own."""
+    """Install engines, each in its own venv, and show how they start."""
 
 
 @app.command()

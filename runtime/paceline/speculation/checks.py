@@ -81,8 +81,8 @@ def check_engine(engine: config.Engine, profile: config.Speculation | None, targ
     """
     if EMULATED in (engine.platform, target):
         return []
-    drafting = profile if profile and profile.method != "none" else None
-    require(findings(Case(engine.platform, engine, drafting)), "platform")
+    check_platform(engine, profile)
+    drafting = _drafting(profile)
     if drafting is None:
         target_files = _open(target, offline=True) if engine.platform == "neuron" else None
         return require(findings(Case(engine.platform, engine, None, target_files)), "platform")
@@ -95,6 +95,15 @@ def check_engine(engine: config.Engine, profile: config.Speculation | None, targ
         offline=True,
     )
     return require(check(subject), "speculation")
+
+
+def check_platform(engine: config.Engine, profile: config.Speculation | None) -> list[Finding]:
+    """The warnings of the rules that ask for no model files. Raises `ConfigError` with every refusal."""
+    return require(findings(Case(engine.platform, engine, _drafting(profile))), "platform")
+
+
+def _drafting(profile: config.Speculation | None) -> config.Speculation | None:
+    return profile if profile and profile.method != "none" else None
 
 
 def _open(name: str, offline: bool) -> ModelFiles:
