@@ -8,10 +8,11 @@ same way and stand in for it.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 import jinja2.sandbox
@@ -23,9 +24,10 @@ from tests.transcript.conversations import TOOLS, assistant, call, result, user
 
 from paceline.errors import InvalidMessage, ModelError
 from paceline.transcript.chat import ChatModel, load
-from paceline.transcript.harmony import load_harmony
+from paceline.transcript.fingerprint import named
+from paceline.transcript.harmony import _without_old_reasoning, load_harmony
 from paceline.transcript.probes import Finding
-from paceline.workflow.model import Message, Role, Tool
+from paceline.workflow.model import CallRef, Message, Role, Tool
 
 FolderOf = Callable[[str], Path]
 ON: dict[str, Any] = {}
@@ -267,8 +269,43 @@ async def test_gpt_oss_needs_the_tools_name(folder_of: FolderOf) -> None:
     nameless = Message(Role.TOOL, "x", tool_call_id="call_1")
     with pytest.raises(InvalidMessage, match="set `tool_name`"):
         await model.render_continuation([nameless], TOOLS, closed=True)
-    named = await model.render_first("", TOOLS, [user("Read."), assistant("", call("a")), nameless])
-    assert "functions.read_file to=assistant" in model.tokenizer.decode(named)
+    (answers,) = named([nameless], (CallRef("call_1", "read_file"),))
+    ids = await model.render_continuation([answers], TOOLS, closed=True)
+    assert "functions.read_file to=assistant" in model.tokenizer.decode(ids)
+
+
+async def test_gpt_oss_is_rendered_message_by_message_in_a_thread(
+    folder_of: FolderOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = await load(str(folder_of("gptoss")), None, {"conversation_start_date": "2026-01-02"})
+    messages = [
+        user("Read."),
+        assistant("I look.", call("a"), reasoning="Hm."),
+        result("x = 1\n" * 1000),
+        assistant("One.", reasoning="So."),
+        user("And b?"),
+        assistant("", call("b"), reasoning="b, then."),
+        result("<|end|>"),
+    ]
+    renderer = cast("Any", model._renderer)
+    lib, encoding = openai_harmony, renderer._encoding
+    parts = [*renderer._preamble(messages, TOOLS), *_without_old_reasoning(renderer._all(messages))]
+    whole = encoding.render_conversation_for_completion(
+        lib.Conversation.from_messages(parts),
+        lib.Role.ASSISTANT,
+        lib.RenderConversationConfig(auto_drop_analysis=False),
+    )
+    threads, render = set[int](), encoding.render
+
+    def seen(part: Any) -> Any:
+        threads.add(threading.get_ident())
+        return render(part)
+
+    monkeypatch.setattr(encoding, "render", seen)
+    assert await model.render_first("", TOOLS, messages) == list(whole)
+    await model.render_continuation([result("x = 1\n" * 1000)], TOOLS, closed=True)
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_gpt_oss_says_what_is_missing(gpt_oss_folder: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from paceline.workflow.model import (
     Step,
     StepState,
     Tool,
+    ToolCall,
     Usage,
     Workflow,
 )
@@ -308,6 +309,36 @@ async def test_a_fork_goes_back_behind_its_beginning_without_reading_the_chain(t
         shorter = replace(talk.workflow, head_step_id=head)
         with pytest.raises(StepNotFound, match="step step-1 is not in workflow fork"):
             await talk.prompts.build(command, shorter, talk.chat, "step-1")
+
+
+@pytest.mark.parametrize("ids", [("call_b", "call_a"), ("", "")])
+async def test_results_get_the_names_of_the_tools_that_they_answer(ids: tuple[str, str]) -> None:
+    talk = Talk(await load("emulated"), tools=(READ, RUN))
+    calls = call("a", "call_a"), ToolCall("call_b", "run_tests", "{}")
+    await talk.step(Append((user("one"),)), "calls", assistant("", *calls))
+    results = tuple(result("out", one, name="") for one in ids)
+    names = ["run_tests", "read_file"] if ids[0] else ["read_file", "run_tests"]
+    own = tuple(replace(one, tool_call_id=f"own_{one.tool_call_id}" if ids[0] else "") for one in calls)
+    whole = tuple(replace(one, tool_call_id=one.tool_call_id and f"own_{one.tool_call_id}") for one in results)
+    given: tuple[Append | Conversation, ...]
+    given = Append(results), Conversation((user("one"), assistant("", *own), *whole))
+    for talk_again in (False, True):
+        if talk_again:
+            talk.forget()
+        for one in given:
+            prompt = await talk.build(one)
+            assert [message.tool_name for message in prompt.messages] == names
+            assert prompt.break_reason is None
+
+
+async def test_results_by_the_clients_own_ids_are_known_again_in_any_order() -> None:
+    talk = Talk(await load("emulated"), tools=(READ,))
+    await talk.step(Append((user("one"),)), "calls", assistant("", call("a", "call_a"), call("b", "call_b")))
+    calls = assistant("", call("a", "own_a"), call("b", "own_b"))
+    said = user("one"), calls, result("y = 2\n", "own_b"), result("x = 1\n", "own_a")
+    await talk.step(Conversation(said), "read", assistant("read"))
+    again = await talk.build(Conversation((*said, assistant("read"), user("two"))))
+    assert (again.break_reason, again.messages) == (None, (user("two"),))
 
 
 async def test_a_long_conversation_is_matched_in_a_thread(talk: Talk) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from paceline.workflow.model import CallRef, Message, Role, Step, ToolCall
 
@@ -45,21 +45,27 @@ def keys_of(messages: Sequence[Message], calls: tuple[CallRef, ...] = ()) -> Key
     """Hash messages, of which the first may answer `calls`. Work for their bytes."""
     keys: list[bytes] = []
     order: list[int] = []
-    index = 0
-    while index < len(messages):
-        message = messages[index]
-        if message.role is Role.TOOL:
-            run = _results(messages, index, calls)
-            keys += [key for _, _, key in run]
-            order += [at for _, at, _ in run]
-            index += len(run)
-            continue
-        if message.role is Role.ASSISTANT:
-            calls = tuple(CallRef(call.tool_call_id, call.tool_name) for call in message.tool_calls)
-        keys.append(_key(message))
-        order.append(index)
-        index += 1
-    return Keyed(tuple(keys), tuple(order), calls)
+    left = calls
+    for at, answered, left in _placed(messages, calls):  # noqa: B007 - those after the last message
+        keys.append(_key(messages[at], "" if answered is None else str(answered)))
+        order.append(at)
+    return Keyed(tuple(keys), tuple(order), left)
+
+
+def named(messages: Sequence[Message], calls: tuple[CallRef, ...] = ()) -> tuple[Message, ...]:
+    """The messages, of which the first may answer `calls`, each result with the name of the tool whose call it
+    answers: few clients say it again."""
+    result = list(messages)
+    for at, answered, answerable in _placed(messages, calls):
+        message = messages[at]
+        if answered is not None and answered < len(answerable) and not message.tool_name:
+            result[at] = replace(message, tool_name=answerable[answered].tool_name)
+    return tuple(result)
+
+
+def calls_of(message: Message) -> tuple[CallRef, ...]:
+    """The calls of a message as their results name them."""
+    return tuple(CallRef(call.tool_call_id, call.tool_name) for call in message.tool_calls)
 
 
 def trail_of(chain: Sequence[Step]) -> Trail:
@@ -96,9 +102,28 @@ def same_role(one: bytes, other: bytes) -> bool:
     return one[:1] == other[:1]
 
 
-def _results(messages: Sequence[Message], start: int, calls: tuple[CallRef, ...]) -> list[tuple[int, int, bytes]]:
-    """The run of tool results from `start`: which call each answers, its index and its key, by call. A result
-    that names no known call answers the first that none of the others names."""
+def _placed(
+    messages: Sequence[Message], calls: tuple[CallRef, ...]
+) -> Iterator[tuple[int, int | None, tuple[CallRef, ...]]]:
+    """The index of each message, which call it answers if it is a result, and the calls that can be answered then;
+    results of parallel calls in the order of these."""
+    index = 0
+    while index < len(messages):
+        message = messages[index]
+        if message.role is Role.TOOL:
+            run = _results(messages, index, calls)
+            yield from ((at, answered, calls) for answered, at in run)
+            index += len(run)
+            continue
+        if message.role is Role.ASSISTANT:
+            calls = calls_of(message)
+        yield index, None, calls
+        index += 1
+
+
+def _results(messages: Sequence[Message], start: int, calls: tuple[CallRef, ...]) -> list[tuple[int, int]]:
+    """The run of tool results from `start`: which call each answers, and its index, by call. A result that names
+    no known call answers the first that none of the others names."""
     end = start
     while end < len(messages) and messages[end].role is Role.TOOL:
         end += 1
@@ -106,8 +131,7 @@ def _results(messages: Sequence[Message], start: int, calls: tuple[CallRef, ...]
     run = [(place.get(messages[at].tool_call_id), at) for at in range(start, end)]
     named = {answered for answered, _ in run}
     unnamed = iter([at for at in range(len(calls) + len(run)) if at not in named])
-    placed = [(next(unnamed) if answered is None else answered, at) for answered, at in run]
-    return [(answered, at, _key(messages[at], str(answered))) for answered, at in sorted(placed)]
+    return sorted((next(unnamed) if answered is None else answered, at) for answered, at in run)
 
 
 def _key(message: Message, answered: str = "") -> bytes:

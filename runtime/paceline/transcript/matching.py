@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from paceline.errors import InvalidMessage
 from paceline.transcript.fingerprint import Trail, agrees, is_answer, keys_of, same_role
@@ -32,8 +32,7 @@ def match(conversation: Sequence[Message], chain: Trail, system: str, own: str |
     ids and the layout of the arguments' JSON do not matter, and the reasoning may be left out: it keeps its
     generated ids. Results of parallel calls may come in any order. Anything else is the same only if every
     character of its content is. A leading system message is the system prompt, without one it is `own` (None: the
-    one in force): another one than `system`, the one in force, is a break at the first message. New results
-    without a tool's name get that of their call.
+    one in force): another one than `system`, the one in force, is a break at the first message.
 
     Raises `InvalidMessage` when nothing follows the matched answers: a conversation that ends with one asks for
     nothing.
@@ -48,7 +47,7 @@ def match(conversation: Sequence[Message], chain: Trail, system: str, own: str |
     shorter = min(len(sent.keys), len(stored))
     at = next((index for index, (one, other) in pairs if not agrees(one, other)), shorter)
     parent, matched = _deepest(chain, at)
-    new = _some(_named(messages)[matched:])
+    new = _some(messages[matched:])
     if chain and given != system:
         return Match(parent, new, given, ReuseBreak.SYSTEM_CHANGED, 0)
     if at == len(stored):
@@ -80,18 +79,6 @@ def _reason(sent: Sequence[bytes], stored: Sequence[bytes], at: int) -> ReuseBre
     keeps_end = any(agrees(key, stored[-1]) for key in sent)
     summary = at == 0 or not same_role(sent[0], stored[0])
     return ReuseBreak.COMPACTED if keeps_end or summary else ReuseBreak.EDITED_HISTORY
-
-
-def _named(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages, each result with the name of the tool whose call it answers: few clients say it again."""
-    names: dict[str, str] = {}
-    result: list[Message] = []
-    for message in messages:
-        if message.role is Role.ASSISTANT:
-            names = {call.tool_call_id: call.tool_name for call in message.tool_calls if call.tool_call_id}
-        name = message.tool_name or names.get(message.tool_call_id, "")
-        result.append(replace(message, tool_name=name) if message.role is Role.TOOL else message)
-    return tuple(result)
 
 
 def _some(new_messages: tuple[Message, ...]) -> tuple[Message, ...]:

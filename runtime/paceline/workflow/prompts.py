@@ -10,12 +10,22 @@ from dataclasses import dataclass, replace
 from paceline.errors import StepNotFound
 from paceline.transcript.chat import ChatModel
 from paceline.transcript.context import Context, pack
-from paceline.transcript.fingerprint import Keyed, Link, keys_of, trail_of
+from paceline.transcript.fingerprint import Keyed, Link, calls_of, keys_of, named, trail_of
 from paceline.transcript.matching import Match, match
 from paceline.transcript.volatile import Steady, VolatileBlocks
 from paceline.workflow.commands import Append, Conversation, RunStep
 from paceline.workflow.heads import Head, head_of, stored_trail
-from paceline.workflow.model import Message, ReuseBreak, Role, Segments, Step, Tool, TranscriptPolicy, Workflow
+from paceline.workflow.model import (
+    CallRef,
+    Message,
+    ReuseBreak,
+    Role,
+    Segments,
+    Step,
+    Tool,
+    TranscriptPolicy,
+    Workflow,
+)
 from paceline.workflow.ports import Ledger
 
 MATCH_AT_ONCE_CHARACTERS = 500_000
@@ -32,6 +42,8 @@ class Prompt:
     carried: int
     messages: tuple[Message, ...]
     """The step's new messages."""
+    calls: tuple[CallRef, ...]
+    """The calls that the first of them may answer, by the ids that the client gives them."""
     system: str
     tools: tuple[Tool, ...]
     break_reason: ReuseBreak | None
@@ -51,7 +63,7 @@ class Prompt:
 
     def keyed(self, output: Message) -> Keyed:
         """The keys of the step's messages and its answer. Work for their bytes."""
-        return keys_of([*self.messages, output], self.parent.calls if self.parent else ())
+        return keys_of([*self.messages, output], self.calls)
 
     def head(
         self,
@@ -94,7 +106,9 @@ class _Source:
     parent: Head | None
     """The step that is."""
     messages: tuple[Message, ...]
-    """What is new, as the client said it."""
+    """What is new, as the client said it, results with the names of their tools."""
+    calls: tuple[CallRef, ...]
+    """The calls that the first of them may answer."""
     shown: tuple[Message, ...]
     """The same with moved blocks of the system prompt at its end."""
     steady: Steady
@@ -135,6 +149,8 @@ class Prompts:
         if expected:
             await self._check_parent(expected, workflow)
         steady, given = self._take_out(command.input, workflow, expected)
+        calls = expected.calls if expected and isinstance(given, Append) else ()
+        given = replace(given, messages=named(given.messages, calls))
         in_force = expected.system if expected else steady.system
         parent = expected
         if isinstance(given, Append):
@@ -148,6 +164,7 @@ class Prompts:
             expected=expected,
             parent=parent,
             messages=found.new_messages,
+            calls=calls or _calls_before(given.messages, found.new_messages),
             shown=steady.at_end(found.new_messages),
             steady=steady,
             system=found.system,
@@ -199,6 +216,7 @@ class Prompts:
             rendered=rendered,
             carried=base.tokens,
             messages=source.messages,
+            calls=source.calls,
             system=system,
             tools=tools,
             break_reason=reason,
@@ -255,9 +273,15 @@ async def _match(messages: Sequence[Message], expected: Head | None, system: str
     return match(messages, trail, system, own)
 
 
+def _calls_before(said: Sequence[Message], new: Sequence[Message]) -> tuple[CallRef, ...]:
+    """The calls of the message before the new ones."""
+    return calls_of(said[-len(new) - 1]) if len(said) > len(new) else ()
+
+
 def history_of(chain: Sequence[Step]) -> list[Message]:
     """All messages of a chain of finished steps, in order."""
-    return [message for step in chain for message in (*step.input, step.output) if message is not None]
+    said = [message for step in chain for message in (*step.input, step.output) if message is not None]
+    return list(named(said))
 
 
 def _kept_reasoning(parent: Head | None, messages: Sequence[Message], chat: ChatModel) -> int:
