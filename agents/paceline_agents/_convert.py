@@ -94,6 +94,9 @@ def workflow(message: workflow_pb2.Workflow) -> t.Workflow:
         outcome=_outcome(outcome) if message.HasField("outcome") else None,
         created_at=_time(message, "create_time"),
         updated_at=_time(message, "update_time"),
+        store=_enum_text(message, "store"),
+        retention=message.retention.ToTimedelta() if message.HasField("retention") else None,
+        content_deleted_at=_time(message, "content_delete_time"),
     )
 
 
@@ -218,7 +221,9 @@ def _seconds(message: usage_pb2.Timings, name: Literal["queue", "first_token", "
     return getattr(message, name).ToTimedelta().total_seconds() if message.HasField(name) else None
 
 
-def _time(message: workflow_pb2.Workflow, name: Literal["create_time", "update_time"]) -> datetime | None:
+def _time(
+    message: workflow_pb2.Workflow, name: Literal["create_time", "update_time", "content_delete_time"]
+) -> datetime | None:
     return getattr(message, name).ToDatetime(tzinfo=UTC) if message.HasField(name) else None
 
 

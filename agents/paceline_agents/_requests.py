@@ -10,6 +10,7 @@ from typing import Unpack
 from paceline.v1 import message_pb2, step_service_pb2, workflow_pb2
 from paceline.v1 import workflow_service_pb2 as workflow_service
 from paceline_agents import types as t
+from paceline_agents.options import ConversationOptions, RunOptions, StepOptions, WorkflowOptions
 
 _ROLES = {
     t.Role.SYSTEM: message_pb2.ROLE_SYSTEM,
@@ -39,6 +40,10 @@ _POLICIES = {
     t.TranscriptPolicy.APPEND_ONLY: workflow_pb2.TRANSCRIPT_POLICY_APPEND_ONLY,
     t.TranscriptPolicy.TEMPLATE_FAITHFUL: workflow_pb2.TRANSCRIPT_POLICY_TEMPLATE_FAITHFUL,
 }
+_STORES = {
+    t.StorePolicy.FULL: workflow_pb2.STORE_POLICY_FULL,
+    t.StorePolicy.NONE: workflow_pb2.STORE_POLICY_NONE,
+}
 
 Input = str | t.Message | Iterable[t.Message]
 
@@ -48,9 +53,9 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-def create_request(**options: Unpack[t.WorkflowOptions]) -> workflow_service.CreateWorkflowRequest:
+def create_request(**options: Unpack[WorkflowOptions]) -> workflow_service.CreateWorkflowRequest:
     """The request of CreateWorkflow. It always has an id, so that it can be sent again."""
-    return workflow_service.CreateWorkflowRequest(
+    request = workflow_service.CreateWorkflowRequest(
         workflow_id=options.get("workflow_id") or new_id(),
         model=options.get("model", ""),
         system=options.get("system", ""),
@@ -64,11 +69,15 @@ def create_request(**options: Unpack[t.WorkflowOptions]) -> workflow_service.Cre
         ),
         parent_workflow_id=options.get("parent_workflow_id", ""),
         transcript_policy=_POLICIES[options.get("transcript_policy", t.TranscriptPolicy.APPEND_ONLY)],
+        store=_STORES[options.get("store", t.StorePolicy.FULL)],
     )
+    if (retention := options.get("retention")) is not None:
+        request.retention.FromTimedelta(retention)
+    return request
 
 
 def run_request(
-    workflow_id: str, content: Input, **options: Unpack[t.StepOptions]
+    workflow_id: str, content: Input, **options: Unpack[StepOptions]
 ) -> step_service_pb2.RunStepRequest:
     """The request of RunStep. It always has a request id, so that it can be sent again."""
     messages = [_message(message) for message in _messages(content)]
@@ -84,7 +93,7 @@ def run_request(
 
 
 def conversation_request(
-    messages: Iterable[t.Message], **options: Unpack[t.ConversationOptions]
+    messages: Iterable[t.Message], **options: Unpack[ConversationOptions]
 ) -> step_service_pb2.RunStepRequest:
     """The request of RunStep that names no workflow. It always has a request id, so that it can be sent again."""
     request = _run_request(options)
@@ -94,7 +103,7 @@ def conversation_request(
     return request
 
 
-def _run_request(options: t.RunOptions) -> step_service_pb2.RunStepRequest:
+def _run_request(options: RunOptions) -> step_service_pb2.RunStepRequest:
     """What every request of RunStep has."""
     request = step_service_pb2.RunStepRequest(
         request_id=options.get("request_id") or new_id(), sampling=_sampling(options)

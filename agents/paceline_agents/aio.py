@@ -12,11 +12,12 @@ import grpc
 from paceline.v1 import cost_service_pb2_grpc, step_service_pb2_grpc, workflow_service_pb2_grpc
 from paceline.v1.cost_service_pb2 import GetWorkflowCostRequest
 from paceline.v1.step_service_pb2 import CancelStepRequest, GetStepRequest, RunStepRequest
-from paceline.v1.workflow_service_pb2 import GetWorkflowRequest
+from paceline.v1.workflow_service_pb2 import DeleteWorkflowContentRequest, GetWorkflowRequest
 from paceline_agents import _channel, _convert, _requests
 from paceline_agents import types as t
 from paceline_agents._retry import Retry
 from paceline_agents._stream import EventReader
+from paceline_agents.options import ConversationOptions, StepOptions, WorkflowOptions
 
 if TYPE_CHECKING:
     from paceline.v1.cost_service_pb2_grpc import CostServiceAsyncStub
@@ -63,7 +64,7 @@ class AsyncClient:
         """Close the connection; running streams end."""
         await self._channel.close()
 
-    async def create_workflow(self, **options: Unpack[t.WorkflowOptions]) -> AsyncWorkflowHandle:
+    async def create_workflow(self, **options: Unpack[WorkflowOptions]) -> AsyncWorkflowHandle:
         """Create a workflow."""
         response = await self._call(self._workflows.CreateWorkflow, _requests.create_request(**options))
         return AsyncWorkflowHandle(self, _convert.workflow(response.workflow))
@@ -100,6 +101,11 @@ class AsyncClient:
         response = await self._call(self._workflows.ForkWorkflow, request)
         return AsyncWorkflowHandle(self, _convert.workflow(response.workflow))
 
+    async def delete_workflow_content(self, workflow_id: str) -> t.Workflow:
+        """Delete the texts and token ids of a workflow for good; counts, hashes and costs stay."""
+        request = DeleteWorkflowContentRequest(workflow_id=workflow_id)
+        return _convert.workflow((await self._call(self._workflows.DeleteWorkflowContent, request)).workflow)
+
     async def cost(self, workflow_id: str, *, include_children: bool = False) -> t.CostSummary:
         """What a workflow has cost so far, with the workflows that work for it if asked."""
         request = GetWorkflowCostRequest(workflow_id=workflow_id, include_children=include_children)
@@ -116,15 +122,13 @@ class AsyncClient:
         request = CancelStepRequest(step_id=step_id, request_id=request_id)
         return _convert.step((await self._call(self._steps.CancelStep, request)).step)
 
-    def step(
-        self, workflow_id: str, content: _requests.Input, **options: Unpack[t.StepOptions]
-    ) -> AsyncStepStream:
+    def step(self, workflow_id: str, content: _requests.Input, **options: Unpack[StepOptions]) -> AsyncStepStream:
         """Run one step; it starts when the stream is read. A plain text is one message of the user."""
         request = _requests.run_request(workflow_id, content, **options)
         return AsyncStepStream(self._steps, request, self._metadata, options.get("timeout"))
 
     def run_conversation(
-        self, messages: Iterable[t.Message], **options: Unpack[t.ConversationOptions]
+        self, messages: Iterable[t.Message], **options: Unpack[ConversationOptions]
     ) -> AsyncStepStream:
         """Run one step of a whole conversation whose workflow the server finds by its messages, or makes: see
         `Started.workflow_id` and `Started.match`. It starts when the stream is read."""
@@ -152,7 +156,7 @@ class AsyncWorkflowHandle:
         """Its id."""
         return self.info.workflow_id
 
-    def step(self, content: _requests.Input, **options: Unpack[t.StepOptions]) -> AsyncStepStream:
+    def step(self, content: _requests.Input, **options: Unpack[StepOptions]) -> AsyncStepStream:
         """Run one step; it starts when the stream is read. A plain text is one message of the user."""
         return self._client.step(self.workflow_id, content, **options)
 
@@ -172,6 +176,10 @@ class AsyncWorkflowHandle:
     async def fork(self, step_id: str = "", *, labels: dict[str, str] | None = None) -> AsyncWorkflowHandle:
         """A new workflow that shares the transcript up to a finished step (empty: the last one)."""
         return await self._client.fork_workflow(self.workflow_id, step_id, labels=labels)
+
+    async def delete_content(self) -> t.Workflow:
+        """Delete its texts and token ids for good; counts, hashes and costs stay."""
+        return await self._client.delete_workflow_content(self.workflow_id)
 
     async def cost(self, *, include_children: bool = False) -> t.CostSummary:
         """What it has cost so far."""

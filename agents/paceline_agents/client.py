@@ -13,12 +13,13 @@ from paceline.v1.cost_service_pb2 import GetWorkflowCostRequest
 from paceline.v1.cost_service_pb2_grpc import CostServiceStub
 from paceline.v1.step_service_pb2 import CancelStepRequest, GetStepRequest, RunStepRequest
 from paceline.v1.step_service_pb2_grpc import StepServiceStub
-from paceline.v1.workflow_service_pb2 import GetWorkflowRequest
+from paceline.v1.workflow_service_pb2 import DeleteWorkflowContentRequest, GetWorkflowRequest
 from paceline.v1.workflow_service_pb2_grpc import WorkflowServiceStub
 from paceline_agents import _channel, _convert, _requests
 from paceline_agents import types as t
 from paceline_agents._retry import Retry
 from paceline_agents._stream import EventReader
+from paceline_agents.options import ConversationOptions, StepOptions, WorkflowOptions
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -60,7 +61,7 @@ class Client:
         """Close the connection; running streams end."""
         self._channel.close()
 
-    def create_workflow(self, **options: Unpack[t.WorkflowOptions]) -> WorkflowHandle:
+    def create_workflow(self, **options: Unpack[WorkflowOptions]) -> WorkflowHandle:
         """Create a workflow."""
         response = self._call(self._workflows.CreateWorkflow, _requests.create_request(**options))
         return WorkflowHandle(self, _convert.workflow(response.workflow))
@@ -96,6 +97,11 @@ class Client:
         response = self._call(self._workflows.ForkWorkflow, request)
         return WorkflowHandle(self, _convert.workflow(response.workflow))
 
+    def delete_workflow_content(self, workflow_id: str) -> t.Workflow:
+        """Delete the texts and token ids of a workflow for good; counts, hashes and costs stay."""
+        request = DeleteWorkflowContentRequest(workflow_id=workflow_id)
+        return _convert.workflow((self._call(self._workflows.DeleteWorkflowContent, request)).workflow)
+
     def cost(self, workflow_id: str, *, include_children: bool = False) -> t.CostSummary:
         """What a workflow has cost so far, with the workflows that work for it if asked."""
         request = GetWorkflowCostRequest(workflow_id=workflow_id, include_children=include_children)
@@ -111,13 +117,13 @@ class Client:
         request = CancelStepRequest(step_id=step_id, request_id=request_id)
         return _convert.step(self._call(self._steps.CancelStep, request).step)
 
-    def step(self, workflow_id: str, content: _requests.Input, **options: Unpack[t.StepOptions]) -> StepStream:
+    def step(self, workflow_id: str, content: _requests.Input, **options: Unpack[StepOptions]) -> StepStream:
         """Run one step; it starts when the stream is read. A plain text is one message of the user."""
         request = _requests.run_request(workflow_id, content, **options)
         return StepStream(self._steps, request, self._metadata, options.get("timeout"))
 
     def run_conversation(
-        self, messages: Iterable[t.Message], **options: Unpack[t.ConversationOptions]
+        self, messages: Iterable[t.Message], **options: Unpack[ConversationOptions]
     ) -> StepStream:
         """Run one step of a whole conversation whose workflow the server finds by its messages, or makes: see
         `Started.workflow_id` and `Started.match`. It starts when the stream is read."""
@@ -145,7 +151,7 @@ class WorkflowHandle:
         """Its id."""
         return self.info.workflow_id
 
-    def step(self, content: _requests.Input, **options: Unpack[t.StepOptions]) -> StepStream:
+    def step(self, content: _requests.Input, **options: Unpack[StepOptions]) -> StepStream:
         """Run one step; it starts when the stream is read. A plain text is one message of the user."""
         return self._client.step(self.workflow_id, content, **options)
 
@@ -165,6 +171,10 @@ class WorkflowHandle:
     def fork(self, step_id: str = "", *, labels: dict[str, str] | None = None) -> WorkflowHandle:
         """A new workflow that shares the transcript up to a finished step (empty: the last one)."""
         return self._client.fork_workflow(self.workflow_id, step_id, labels=labels)
+
+    def delete_content(self) -> t.Workflow:
+        """Delete its texts and token ids for good; counts, hashes and costs stay."""
+        return self._client.delete_workflow_content(self.workflow_id)
 
     def cost(self, *, include_children: bool = False) -> t.CostSummary:
         """What it has cost so far."""

@@ -7,7 +7,7 @@ UTC-aware.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypedDict
 
@@ -36,6 +36,15 @@ class TranscriptPolicy(StrEnum):
     """They stay as they were sent."""
     TEMPLATE_FAITHFUL = "template_faithful"
     """The prompt is rendered in full, as the template has it."""
+
+
+class StorePolicy(StrEnum):
+    """What the server stores of a workflow."""
+
+    FULL = "full"
+    """Texts, token ids and counts."""
+    NONE = "none"
+    """Counts and hashes only: it goes on as long as the server has it in memory."""
 
 
 class OutcomeKind(StrEnum):
@@ -104,64 +113,6 @@ class SamplingOptions(TypedDict, total=False):
     """Most tokens to generate."""
     stop: list[str] | tuple[str, ...]
     """Texts that end the generation and are not part of the answer."""
-
-
-class WorkflowOptions(SamplingOptions, total=False):
-    """Options of `create_workflow`; sampling parameters are the defaults of its steps."""
-
-    workflow_id: str
-    """Id, [A-Za-z0-9_-]{8,64}; a random one if not given."""
-    model: str
-    """Model as configured on the server; the server's only one if not given."""
-    system: str
-    """System prompt; the model's own default if not given."""
-    tools: list[Tool] | tuple[Tool, ...]
-    """Tools that the model may call."""
-    labels: dict[str, str]
-    """Free labels such as team, repo, user."""
-    budget_list_nanos: int | None
-    """Most money at list prices."""
-    budget_tokens: int | None
-    """Most tokens, prompt and output together."""
-    budget_steps: int | None
-    """Most steps."""
-    parent_workflow_id: str
-    """The workflow that this one works for."""
-    transcript_policy: TranscriptPolicy
-    """What happens when the chat template would render earlier messages otherwise; append only if not given."""
-
-
-class RunOptions(SamplingOptions, total=False):
-    """Options of whatever runs a step."""
-
-    request_id: str | None
-    """Idempotency key, [A-Za-z0-9_-]{8,64}; a random one if not given."""
-    tools: list[Tool] | tuple[Tool, ...] | None
-    """Replaces the workflow's tools, even if empty."""
-    detach_grace: float | None
-    """How long the step runs on without a reader, in seconds up to 60."""
-    timeout: float | None
-    """Deadline of the whole step in seconds, retries included; none if not given."""
-
-
-class ConversationOptions(RunOptions, total=False):
-    """Options of `run_conversation`. Tools that are not given are those of the workflow that is found."""
-
-    model: str
-    """Model as configured on the server; the server's only one if not given."""
-    labels: dict[str, str]
-    """Labels of the workflow, if the conversation begins one."""
-
-
-class StepOptions(RunOptions, total=False):
-    """Options of `step`."""
-
-    parent_step_id: str
-    """The finished step to continue; the last one if not given."""
-    whole_conversation: bool
-    """The messages are the whole conversation, to be matched to what the server has; else only the new ones."""
-    on_busy: OnBusy
-    """What to do when another step of the workflow is running; wait if not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +329,12 @@ class Workflow:
     outcome: Outcome | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
+    store: str = ""
+    """`full` or `none`; a newer server may know more."""
+    retention: timedelta | None = None
+    """None: as the server is configured."""
+    content_deleted_at: datetime | None = None
+    """When texts and token ids were deleted; None while they are there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,18 +29,22 @@ from paceline.transcript import chat
 from paceline.transcript.volatile import VolatileBlocks, VolatileRule
 from paceline.workflow.canary import Canary, Watch
 from paceline.workflow.closing import Closer
+from paceline.workflow.deletion import Deletion
 from paceline.workflow.dispatch import Dispatcher, Served
 from paceline.workflow.identity import new_id
 from paceline.workflow.model import Sampling
 from paceline.workflow.pooling import PoolRouter
-from paceline.workflow.ports import Ledger
+from paceline.workflow.ports import Ledger, Retention
 from paceline.workflow.prompts import Prompts
 from paceline.workflow.replicas import Replicas
 from paceline.workflow.steps import Steps
+from paceline.workflow.storing import Unstored
+from paceline.workflow.turns import Turns
 from paceline.workflow.workflows import Workflows
 
 CHECKPOINT_SECONDS = 1.0
 IDLE_CHECK_SECONDS = 60.0
+RETENTION_CHECK_SECONDS = 60.0
 MIB = 1 << 20
 
 log = structlog.get_logger()
@@ -76,10 +80,13 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
         closer, metrics, volatile = Closer(), Metrics(), _volatile(settings)
         canary = _canary(settings, replicas, metrics)
         pools = PoolRouter(replicas)
+        prompts = Prompts(ledger, settings.limits.transcript_cache_mib * MIB, volatile)
+        unstored = Unstored()
         dispatcher = Dispatcher(
             ledger=ledger,
             closer=closer,
-            prompts=Prompts(ledger, settings.limits.transcript_cache_mib * MIB, volatile),
+            prompts=prompts,
+            unstored=unstored,
             replicas=replicas,
             pools=pools,
             models=models,
@@ -93,10 +100,12 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
             ),
             runtime_id=runtime_id,
         )
-        workflows = Workflows(ledger, models, pools.workflow_ended)
-        steps = Steps(ledger, workflows, dispatcher, volatile)
+        turns = Turns()
+        deletion = Deletion(ledger, turns, (prompts.forget, unstored.forget), _retention(settings.retention))
+        workflows = Workflows(ledger, models, deletion, unstored, pools.workflow_ended)
+        steps = Steps(ledger, workflows, dispatcher, volatile, turns)
         stack.push_async_callback(closer.retry)
-        _maintain(stack, settings.ledger, dispatcher, closer, ledger=ledger, runtime_id=runtime_id)
+        _maintain(stack, settings.ledger, dispatcher, closer, deletion, ledger=ledger, runtime_id=runtime_id)
         fleet = Fleet(settings, paths, replicas, config.data_dir() / "logs")
         await fleet.start(stack)
         background.start(stack, "canary", canary.run())
@@ -116,6 +125,11 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
 def _volatile(settings: config.Settings) -> VolatileBlocks:
     rules = settings.volatile.values()
     return VolatileBlocks([VolatileRule(rule.pattern, rule.action == "move") for rule in rules])
+
+
+def _retention(settings: config.Retention) -> Retention:
+    default = None if settings.hours is None else settings.hours * 3600
+    return Retention(default, {tenant: hours * 3600 for tenant, hours in settings.tenants.items()})
 
 
 def _canary(settings: config.Settings, replicas: Replicas, metrics: Metrics) -> Canary:
@@ -165,6 +179,7 @@ def _maintain(
     settings: config.Ledger,
     dispatcher: Dispatcher,
     closer: Closer,
+    deletion: Deletion,
     *,
     ledger: Ledger,
     runtime_id: str,
@@ -178,11 +193,16 @@ def _maintain(
     async def close_idle() -> None:
         await ledger.close_idle(settings.idle_close_hours * 3600)
 
+    async def delete_expired() -> None:
+        if count := await deletion.delete_expired():
+            log.info("content_expired", workflows=count)
+
     for name, seconds, work in (
         ("checkpoint", CHECKPOINT_SECONDS, dispatcher.checkpoint),
         ("closes", CHECKPOINT_SECONDS, closer.retry),
         ("lease", lease / 3, renew),
         ("idle", IDLE_CHECK_SECONDS, close_idle),
+        ("retention", RETENTION_CHECK_SECONDS, delete_expired),
     ):
         background.start(stack, name, _every(seconds, work))
 

@@ -103,6 +103,12 @@ class StepNotFinished(PacelineError):
     reason = "STEP_NOT_FINISHED"
 
 
+class TranscriptGone(PacelineError):
+    """Texts and token ids are deleted or were never stored; send the whole conversation."""
+
+    reason = "TRANSCRIPT_GONE"
+
+
 class RequestIdReused(PacelineError):
     """The request id was used for another request."""
 

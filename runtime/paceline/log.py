@@ -17,8 +17,13 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from paceline.config import Log
 
-CONTENT_KEYS = frozenset({"arguments", "content", "messages", "output", "prompt", "reasoning", "system", "text"})
-"""Keys that can hold prompts or answers; withheld unless `log.content` is set."""
+CONTENT_KEYS = frozenset(
+    {
+        *("arguments", "content", "messages", "output", "prompt", "reasoning", "system", "text"),
+        *("generated", "generated_ids", "prompt_ids", "prompt_json", "rendered", "rendered_ids", "token_ids"),
+    }
+)
+"""Keys that can hold prompts or answers, as text or as token ids; withheld unless `log.content` is set."""
 SECRET_KEYS = frozenset({"api_key", "authorization", "cache_salt", "password"})
 """Keys that are withheld always."""
 WITHHELD = "[withheld]"

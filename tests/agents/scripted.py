@@ -128,6 +128,14 @@ class Scripted(
         workflow.forked_step_id = request.step_id
         return workflow_service_pb2.ForkWorkflowResponse(workflow=workflow)
 
+    async def DeleteWorkflowContent(
+        self, request: Any, context: Any
+    ) -> workflow_service_pb2.DeleteWorkflowContentResponse:
+        await self._note(request, context)
+        workflow = _workflow(request.workflow_id, {})
+        workflow.content_delete_time.FromSeconds(1_700_000_001)
+        return workflow_service_pb2.DeleteWorkflowContentResponse(workflow=workflow)
+
     async def GetWorkflowCost(self, request: Any, context: Any) -> cost_service_pb2.GetWorkflowCostResponse:
         await self._note(request, context)
         summary = cost_service_pb2.CostSummary(step_count=3, list_cost_usd_nanos=42, example_price=True)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import grpc
@@ -13,7 +14,7 @@ import pytest
 from tests.agents.scripted import Failure, Served, finished, started, text, tool_call
 
 from paceline import errors
-from paceline.v1 import step_service_pb2, usage_pb2
+from paceline.v1 import step_pb2, step_service_pb2, usage_pb2, workflow_pb2
 from paceline_agents import (
     Answer,
     AsyncClient,
@@ -27,6 +28,7 @@ from paceline_agents import (
     Restarted,
     Role,
     Started,
+    StorePolicy,
     TextDelta,
     Tool,
     ToolCallReady,
@@ -72,6 +74,39 @@ async def test_a_step_streams_typed_events_and_ends_with_the_answer(served: Serv
     assert answer.usage.cached_prompt is None
     assert (answer.timings.decode, answer.timings.first_token) == (1.5, None)
     assert (answer.cost.list_nanos, answer.cost.infrastructure_nanos) == (7, None)
+
+
+async def conversation_async(target: str, **options: Any) -> tuple[list[Event], Answer]:
+    async with AsyncClient(target) as client:
+        stream = client.run_conversation([Message(Role.USER, "hi")], **options)
+        return [event async for event in stream], await stream
+
+
+async def conversation_sync(target: str, **options: Any) -> tuple[list[Event], Answer]:
+    def run() -> tuple[list[Event], Answer]:
+        with Client(target) as client:
+            stream = client.run_conversation([Message(Role.USER, "hi")], **options)
+            return list(stream), stream.result()
+
+    return await asyncio.to_thread(run)
+
+
+@pytest.mark.parametrize("run", [conversation_async, conversation_sync])
+async def test_a_conversation_names_no_workflow_and_learns_how_it_was_found(served: Served, run: Run) -> None:
+    begun = started()
+    begun.started.match = step_pb2.WORKFLOW_MATCH_EXACT
+    served.script.runs = [[begun, GONE], [begun, finished("hey")]]
+
+    events, answer = await run(served.target, model="m", labels={"team": "a"}, max_output_tokens=5)
+
+    assert isinstance(events[0], Started)
+    assert (events[0].match, answer.text) == ("exact", "hey")
+    first, again = served.script.requests
+    assert first == again
+    assert (first.workflow_id, first.model, dict(first.labels)) == ("", "m", {"team": "a"})
+    assert [message.content for message in first.conversation.messages] == ["hi"]
+    assert first.request_id
+    assert first.sampling.max_output_token_count == 5
 
 
 @both
@@ -315,19 +350,28 @@ async def test_every_option_of_a_step_travels(served: Served) -> None:
 async def test_the_async_client_creates_forks_finishes_and_asks(served: Served) -> None:
     async with AsyncClient(served.target) as client:
         workflow = await client.create_workflow(
-            system="be brief", labels={"team": "a"}, tools=[Tool("look")], budget_steps=3
+            system="be brief",
+            labels={"team": "a"},
+            tools=[Tool("look")],
+            budget_steps=3,
+            store=StorePolicy.NONE,
+            retention=timedelta(hours=1),
         )
         fork = await workflow.fork("step-0001", labels={"try": "2"})
         closed = await fork.finish(
             OutcomeKind.FAILED, source=OutcomeSource.CHECK_COMMAND, note="pytest", check_exit_code=1
         )
         cost = await fork.cost()
+        deleted = await fork.delete_content()
         again = await client.get_workflow(workflow.workflow_id)
         stored = await client.get_step(step_id="step-0001")
         cancelled = await client.cancel_step(request_id="request-1")
 
     create = served.script.requests[0]
     assert (create.system, create.budget.step_count, create.tools[0].tool_name) == ("be brief", 3, "look")
+    assert (create.store, create.retention.seconds) == (workflow_pb2.STORE_POLICY_NONE, 3600)
+    assert (deleted.workflow_id, workflow.info.content_deleted_at) == (fork.workflow_id, None)
+    assert deleted.content_deleted_at is not None
     assert workflow.info.labels == {"team": "a"}
     assert (fork.info.parent_workflow_id, fork.info.forked_step_id) == (workflow.workflow_id, "step-0001")
     assert closed.outcome is not None
@@ -352,6 +396,7 @@ async def test_the_sync_client_creates_forks_finishes_and_asks(served: Served) -
             assert (closed.outcome.source, closed.outcome.check_exit_code) == (OutcomeSource.CLIENT, None)
             assert workflow.cost(include_children=True).example_price
             assert client.get_workflow("workflow-9").info.model == "m"
+            assert workflow.delete_content().content_deleted_at is not None
             assert client.get_step(step_id="step-0001").state == "finished"
             assert client.cancel_step(step_id="step-0001").state == "cancelled"
 

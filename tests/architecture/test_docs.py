@@ -43,7 +43,7 @@ def test_make_targets_that_pages_name_exist() -> None:
 def test_commands_that_pages_name_exist() -> None:
     commands = typer.main.get_group(app).commands
     known = {name: set(getattr(command, "commands", ())) for name, command in commands.items()}
-    pattern = re.compile(r"(?:`|^|/bin/)paceline ([a-z]+)(?: ([a-z]+))?", re.MULTILINE)
+    pattern = re.compile(r"(?:`|^|/bin/)paceline ([a-z]+)(?: ([a-z][a-z-]*))?", re.MULTILINE)
     named = {match for page in PAGES for match in pattern.findall(page.read_text())}
     assert {("serve", ""), ("db", "upgrade")} <= named
     assert [(name, inner) for name, inner in named if name not in known] == []

@@ -62,7 +62,8 @@ def test_level() -> None:
 @pytest.mark.parametrize("form", ["json", "pretty"])
 def test_content_and_secrets_are_withheld(form: str) -> None:
     body = (
-        "log.info('e', prompt='hidden', request={'messages': ['hidden'], 'x': [{'api_key': 'hidden'}]}, tokens=1)"
+        "log.info('e', prompt='hidden', request={'messages': ['hidden'], 'x': [{'api_key': 'hidden'}]}, "
+        "prompt_json=b'hidden', generated=['hidden'], tokens=1)"
     )
     assert "hidden" not in output(body, format=form)
 

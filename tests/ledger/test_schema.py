@@ -137,7 +137,7 @@ async def test_a_newer_schema_is_refused(url: str) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     engine.dispose()
-    with pytest.raises(SchemaOutdated, match="at schema 9999, this version needs 0005"):
+    with pytest.raises(SchemaOutdated, match="at schema 9999, this version needs 0006"):
         await SqlLedger.open(url, write_timeout=5)
 
 

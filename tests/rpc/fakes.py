@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import grpc
@@ -157,6 +157,10 @@ class FakeWorkflows:
                 forked_step_id=command.step_id,
             )
         )
+
+    async def delete_content(self, tenant: str, workflow_id: str) -> Workflow:
+        workflow = await self.get(tenant, workflow_id)
+        return self._keep(replace(workflow, system="", tools=(), content_deleted_at=NOW))
 
     def _keep(self, workflow: Workflow) -> Workflow:
         self.known[workflow.tenant, workflow.workflow_id] = workflow

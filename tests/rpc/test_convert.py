@@ -28,6 +28,7 @@ from paceline.workflow.model import (
     Sampling,
     Speculation,
     Step,
+    StorePolicy,
     Timings,
     Tool,
     Usage,
@@ -153,7 +154,16 @@ def test_outcomes(outcome: Outcome) -> None:
     assert read_outcome(over_the_wire(workflows.outcome_to_proto(outcome))) == outcome
 
 
-@given(st.builds(Workflow, sampling=SAMPLING, outcome=st.none() | OUTCOME))
+@given(
+    st.builds(
+        Workflow,
+        sampling=SAMPLING,
+        outcome=st.none() | OUTCOME,
+        store=st.sampled_from(StorePolicy),
+        retention_seconds=st.none() | st.integers(60, 36_500 * 86_400),
+        content_deleted_at=st.none() | MOMENT,
+    )
+)
 def test_workflows(workflow: Workflow) -> None:
     proto: workflow_pb2.Workflow = over_the_wire(workflows.workflow_to_proto(workflow))
     read = Workflow(
@@ -166,6 +176,11 @@ def test_workflows(workflow: Workflow) -> None:
         labels=dict(proto.labels),
         budget=workflows.budget_from_proto(proto.budget),
         transcript_policy=workflows.POLICIES.to_domain(proto.transcript_policy, ""),
+        store=workflows.STORES.to_domain(proto.store, ""),
+        retention_seconds=values.whole_seconds(proto.retention, "") if proto.HasField("retention") else None,
+        content_deleted_at=(
+            values.moment(proto.content_delete_time, "") if proto.HasField("content_delete_time") else None
+        ),
         parent_workflow_id=proto.parent_workflow_id or None,
         forked_step_id=proto.forked_step_id or None,
         head_step_id=proto.head_step_id or None,

@@ -163,6 +163,19 @@ async def test_a_workflow_lives(served: Served) -> None:
         workflow_pb.FinishWorkflowRequest(workflow_id="workflow-7", outcome=outcome)
     )
     assert finished.workflow.outcome == outcome
+    deleted = await stub.DeleteWorkflowContent(workflow_pb.DeleteWorkflowContentRequest(workflow_id="workflow-7"))
+    assert deleted.workflow.HasField("content_delete_time")
+
+
+async def test_parts_of_a_second_are_no_retention(served: Served) -> None:
+    request = workflow_pb.CreateWorkflowRequest(workflow_id="workflow-7", store=workflow_pb2.STORE_POLICY_NONE)
+    request.retention.FromSeconds(90)
+    stub = workflow_grpc.WorkflowServiceStub(served.channel)
+    created = (await stub.CreateWorkflow(request)).workflow
+    assert (created.store, created.retention.seconds) == (workflow_pb2.STORE_POLICY_NONE, 90)
+    request.retention.FromMilliseconds(90_500)
+    with pytest.raises(grpc.aio.AioRpcError, match="retention: must be whole seconds"):
+        await stub.CreateWorkflow(request)
 
 
 async def test_costs_are_asked_and_answered(served: Served) -> None:

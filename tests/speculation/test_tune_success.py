@@ -53,6 +53,8 @@ def test_the_record_is_that_of_the_workflows_with_an_outcome() -> None:
             (workflow(None), [talk]),
         ]
     )
+    gone = replace(edit, output=None, step_class="code edit")
+    assert recorded([(workflow(OutcomeKind.FAILED), [gone])]).output == {"code edit": 30}
     assert found == Recorded(4, 2, 1, 1.0, {"code edit": 60, "free text": 7})
 
 

@@ -12,8 +12,10 @@ from paceline.routing.pools import PoolChoice, PoolReason
 from paceline.workflow.explain import Again, Explanation, explain
 from paceline.workflow.model import (
     Cost,
+    Message,
     Reuse,
     ReuseBreak,
+    Role,
     Speculation,
     Step,
     StepState,
@@ -48,6 +50,7 @@ def step(
         "timings": Timings(0.0, uncached / 1000, 1.0, 5.0),
         "cost": Cost(0, 1_000_000),
         "replica": "a",
+        "output": Message(Role.ASSISTANT, "done"),
     }
     base = Step(f"s{number}", "w", "t", f"r{number}", "", StepState.FINISHED, ())
     return replace(base, **{**values, **fields})
@@ -204,6 +207,15 @@ def test_changes_are_located_without_their_text() -> None:
     edited = step(3, prompt=1, reason=ReuseBreak.EDITED_HISTORY, message=4)
     assert changed(ReuseBreak.EDITED_HISTORY, edited, before) == "from message 4 on"
     assert changed(ReuseBreak.TEMPLATE_CHANGED, step(3, prompt=1), before) == ""
+
+
+def test_nothing_is_said_of_words_that_are_gone() -> None:
+    gone = replace(FIRST, output=None)
+    assert gone.gone
+    for reason in (ReuseBreak.SYSTEM_CHANGED, ReuseBreak.TOOLS_CHANGED):
+        now = replace(WARM, system="new", tools=(Tool("read"),))
+        assert changed(reason, now, gone) == ""
+        assert changed(reason, replace(WARM, output=None), replace(FIRST, system="old", tools=(Tool("a"),))) == ""
 
 
 def test_who_goes_back_changed_something_since_the_latest_step() -> None:

@@ -12,9 +12,9 @@ from tests.transcript.conversations import READ, RUN, assistant, call, result, u
 from paceline.errors import StepNotFound
 from paceline.transcript.chat import ChatModel, load
 from paceline.transcript.volatile import VolatileBlocks, VolatileRule
+from paceline.workflow.chain import ChainLink
 from paceline.workflow.commands import Append, Conversation, RunStep
 from paceline.workflow.model import (
-    ChainLink,
     Message,
     Reuse,
     ReuseBreak,

@@ -51,6 +51,32 @@ def test_good_ids(value: str) -> None:
     check_run_step(replace(RUN, workflow_id=value, request_id=value, parent_step_id=value))
 
 
+def test_a_conversation_needs_no_workflow() -> None:
+    check_run_step(
+        replace(RUN, workflow_id="", input=Conversation((SYSTEM, USER)), labels={"team": "a"}, model="m")
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "remedy"),
+    [
+        ({"workflow_id": ""}, "workflow_id", "send the whole conversation"),
+        (
+            {"workflow_id": "", "input": Conversation((USER,)), "parent_step_id": "step-0001"},
+            "parent_step_id",
+            "only with workflow_id",
+        ),
+        ({"workflow_id": "", "input": Conversation((USER,)), "labels": {"Team": "a"}}, "labels", "must match"),
+        ({"labels": {"team": "a"}}, "labels", "only without workflow_id"),
+    ],
+    ids=["append", "parent", "bad label", "labels of a named one"],
+)
+def test_what_needs_a_workflow_and_what_needs_none(change: dict[str, Any], field: str, remedy: str) -> None:
+    with pytest.raises(InvalidArgument, match=remedy) as caught:
+        check_run_step(replace(RUN, **change))
+    assert caught.value.field == field
+
+
 @pytest.mark.parametrize("value", ["short", "x" * 65, "with space", "abcdefgh\n", "äbcdefgh", "a/b/c/d/e/f"])
 @pytest.mark.parametrize("field", ["workflow_id", "request_id", "parent_step_id"])
 def test_bad_ids(field: str, value: str) -> None:
@@ -280,6 +306,15 @@ def test_budgets_are_not_negative(name: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         check_create(replace(CREATE, budget=Budget(**{name: -1})))
     assert caught.value.field.startswith("budget.")
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 59, 36_501 * 86_400])
+def test_bad_retention(seconds: int) -> None:
+    for good in (None, 60, 36_500 * 86_400):
+        check_create(replace(CREATE, retention_seconds=good))
+    with pytest.raises(InvalidArgument, match="60 s to 36500 days") as caught:
+        check_create(replace(CREATE, retention_seconds=seconds))
+    assert caught.value.field == "retention"
 
 
 @pytest.mark.parametrize("field", ["workflow_id", "parent_workflow_id"])

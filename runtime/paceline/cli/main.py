@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from paceline.cli import config, db, doctor, engine, keys, models, outcome, report, serve, spec, workflow
+from paceline.cli import config, db, doctor, engine, keys, models, outcome, report, serve, spec, tenant, workflow
 from paceline.cli.demo import demo
 
 app = typer.Typer(
@@ -23,4 +23,5 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(models.app, name="models")
 app.add_typer(outcome.app, name="outcome")
 app.add_typer(spec.app, name="spec")
+app.add_typer(tenant.app, name="tenant")
 app.add_typer(workflow.app, name="workflow")

@@ -1,4 +1,4 @@
-"""`paceline workflow`: look at one workflow, explain it, or close it."""
+"""`paceline workflow`: look at one workflow, explain it, close it, or delete what it said."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from paceline.routing.pools import PoolReason
 from paceline.workflow.costs import CostSummary
 from paceline.workflow.model import OutcomeSource, Step, Workflow
 
-app = typer.Typer(help="Show, explain and close workflows.", no_args_is_help=True)
+app = typer.Typer(help="Show, explain and close workflows, and delete what they said.", no_args_is_help=True)
 app.command()(explain)
 _Found = tuple[Workflow, CostSummary, list[Step]]
 
@@ -62,6 +62,19 @@ def show(
         _print(Console(), found)
 
 
+@app.command("delete-content")
+@clear_errors
+def delete_content(workflow_id: WorkflowId, tenant: Tenant = None, file: ConfigFile = None) -> None:
+    """Delete the texts and token ids of a workflow for good; counts, hashes and costs stay."""
+
+    async def work(ledger: SqlLedger) -> None:
+        found = await the_workflow(ledger, tenant, workflow_id)
+        await ledger.delete_content(found.tenant, workflow_id)
+
+    with_ledger(file, work)
+    typer.echo(f"{workflow_id}: deleted the content")
+
+
 def _json(found: _Found) -> str:
     """Everything but the token ids."""
     workflow, cost, steps = msgspec.to_builtins(found)
@@ -81,6 +94,9 @@ def _print(console: Console, found: _Found) -> None:
         "labels": ", ".join(f"{name}={value}" for name, value in sorted(workflow.labels.items())),
         "outcome": f"{outcome.kind.value} (by {outcome.source.value}) {outcome.note}" if outcome else "open",
         "created": f"{workflow.created_at:%Y-%m-%d %H:%M:%S} UTC",
+        "content gone": (
+            f"{workflow.content_deleted_at:%Y-%m-%d %H:%M:%S} UTC" if workflow.content_deleted_at else ""
+        ),
         "parent": workflow.parent_workflow_id or "",
         "replica": workflow.replica or "",
         "list cost": usd(cost.list_nanos, example=cost.example_price),

@@ -70,7 +70,13 @@ def _sqlite(path: Path, *, busy_seconds: float, begin: str, pool_size: int) -> E
             check_same_thread=False,
         )
         # NORMAL with WAL: a commit survives the death of any process; a power cut can lose the last ones.
-        for pragma in ("synchronous = NORMAL", "foreign_keys = ON", "cache_size = -65536"):
+        # What is deleted, or moves when a row grows, is overwritten with zeros.
+        for pragma in (
+            "synchronous = NORMAL",
+            "foreign_keys = ON",
+            "cache_size = -65536",
+            "secure_delete = ON",
+        ):
             connection.execute(f"PRAGMA {pragma}")
         return connection
 

@@ -14,7 +14,8 @@ from paceline.ledger.paging import from_token, to_token
 from paceline.ledger.rows import Preamble, link_from_row, preamble_from_row, step_from_row
 from paceline.ledger.tables import attempts, preambles, steps, workflow_labels, workflows
 from paceline.ledger.workflow_rows import workflow_from_row
-from paceline.workflow.model import ChainLink, Page, Step, Workflow
+from paceline.workflow.chain import ChainLink
+from paceline.workflow.model import Page, Step, Workflow
 from paceline.workflow.ports import WorkflowFilter
 
 _OF_ATTEMPT = (
@@ -93,9 +94,10 @@ def _chain(columns: Select[Any]) -> Select[Any]:
 
 _CHAIN = _chain(STEPS)
 LINKS = _chain(
-    select(*(steps.c[name] for name in _OF_LINK), attempts.c.reasoning_tokens, attempts.c.replica).select_from(
-        steps.outerjoin(attempts, attempts.c.attempt_id == steps.c.last_attempt_id)
-    )
+    select(
+        *(steps.c[name] for name in (*_OF_LINK, "reuse_prompt_tokens")),
+        *(attempts.c[name] for name in ("reasoning_tokens", "output_tokens", "replica")),
+    ).select_from(steps.outerjoin(attempts, attempts.c.attempt_id == steps.c.last_attempt_id))
 )
 """The steps of a chain without their texts."""
 _chain_ids = _ids()

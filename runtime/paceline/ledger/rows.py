@@ -13,9 +13,9 @@ from sqlalchemy import Row
 from paceline.ledger.reuse_rows import reuse_from_row, reuse_values
 from paceline.routing.pools import PoolChoice, PoolReason
 from paceline.transcript.fingerprint import KEY_SIZE
+from paceline.workflow.chain import ChainLink
 from paceline.workflow.model import (
     CallRef,
-    ChainLink,
     Cost,
     FinishReason,
     Message,
@@ -302,6 +302,7 @@ def link_from_row(row: Any, preamble: Preamble) -> ChainLink:
         reasoning_tokens=row.reasoning_tokens or 0,
         kept_reasoning_tokens=row.reuse_kept_reasoning_tokens or 0,
         replica=row.replica or "",
+        tokens=None if row.reuse_prompt_tokens is None else row.reuse_prompt_tokens + (row.output_tokens or 0),
     )
 
 

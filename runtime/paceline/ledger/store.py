@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 
-from paceline.ledger import attempts, found, reads, runtimes, workflows
+from paceline.ledger import attempts, deletion, found, reads, runtimes, workflows
 from paceline.ledger.database import Database
-from paceline.workflow.model import ChainLink, Outcome, Page, Step, StepState, Workflow
-from paceline.workflow.ports import Answered, AttemptCheckpoint, AttemptEnd, NewAttempt, Unanswered, WorkflowFilter
+from paceline.ledger.rows import to_microseconds
+from paceline.workflow.chain import ChainLink
+from paceline.workflow.model import Outcome, Page, Step, StepState, Workflow
+from paceline.workflow.ports import (
+    Answered,
+    AttemptCheckpoint,
+    AttemptEnd,
+    Deleted,
+    Expired,
+    NewAttempt,
+    Retention,
+    Unanswered,
+    WorkflowFilter,
+)
 
 
 class SqlLedger:
@@ -68,6 +81,20 @@ class SqlLedger:
     async def finish_workflow(self, tenant: str, workflow_id: str, outcome: Outcome) -> Workflow:
         """Set or correct the outcome. The same outcome again changes nothing."""
         return await self.database.write(workflows.finish(tenant, workflow_id, outcome))
+
+    async def delete_content(self, tenant: str, workflow_id: str, unchanged_since: datetime | None = None) -> None:
+        """Delete the content of a workflow, in several transactions if it has many steps."""
+        since = to_microseconds(unchanged_since) if unchanged_since else None
+        while not await self.database.write(deletion.delete_content(tenant, workflow_id, since)):
+            continue
+
+    async def deleted_since(self, moment: datetime) -> list[Deleted]:
+        """Return the workflows whose content was deleted since."""
+        return await self.database.read(partial(deletion.deleted_since, moment=moment))
+
+    async def expired(self, retention: Retention, most: int) -> list[Expired]:
+        """Return workflows whose content is to be deleted now."""
+        return await self.database.read(partial(deletion.expired, retention=retention, most=most))
 
     async def find_step(self, tenant: str, request_id: str) -> Step | None:
         """Return the step of an idempotency key, if any."""

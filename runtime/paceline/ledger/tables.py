@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -39,6 +40,8 @@ _NAME = String(256)
 _WORD = String(32)
 _OPEN = text("outcome_kind IS NULL")
 _UNENDED = text("state IN ('queued', 'running')")
+_STORED = text("content_deleted_at IS NULL")
+_OWN_TIME = text("retention_seconds IS NOT NULL OR content_deleted_at IS NOT NULL")
 _DISPATCHED = text("state = 'running'")
 
 workflows = Table(
@@ -64,6 +67,8 @@ workflows = Table(
     Column("store", _WORD, nullable=False, server_default="full"),
     Column("retention_seconds", BigInteger),
     Column("content_deleted_at", BigInteger),
+    Column("system_gone", Boolean, nullable=False, server_default=false()),
+    Column("tools_gone", Boolean, nullable=False, server_default=false()),
     Column("parent_workflow_id", _ID),
     Column("forked_step_id", _ID),
     Column("head_step_id", _ID),
@@ -80,6 +85,8 @@ workflows = Table(
     Index(None, "tenant", "parent_workflow_id"),
     # By creation, which never changes, so that a step does not write this index.
     Index("ix_workflows_open", "created_at", sqlite_where=_OPEN, postgresql_where=_OPEN),
+    Index("ix_workflows_stored", "created_at", sqlite_where=_STORED, postgresql_where=_STORED),
+    Index("ix_workflows_own_time", "content_deleted_at", sqlite_where=_OWN_TIME, postgresql_where=_OWN_TIME),
 )
 
 workflow_labels = Table(
@@ -163,6 +170,7 @@ steps = Table(
     UniqueConstraint("tenant", "request_id"),
     Index(None, "tenant", "workflow_id", "created_at", "step_id"),
     Index(None, "parent_step_id"),
+    Index(None, "preamble_id"),
     Index(None, "tenant", "chain_hash"),
     Index("ix_steps_unended", "runtime_id", sqlite_where=_UNENDED, postgresql_where=_UNENDED),
 )

@@ -34,14 +34,14 @@ _labels = msgspec.json.Decoder(dict[str, str])
 def workflow_values(workflow: Workflow, request_hash: str) -> Values:
     """The row of a new workflow."""
     moment = to_microseconds(workflow.created_at) if workflow.created_at else now()
-    budget = workflow.budget
+    budget, stored = workflow.budget, workflow.store is StorePolicy.FULL
     return {
         "tenant": workflow.tenant,
         "workflow_id": workflow.workflow_id,
         "request_hash": request_hash,
         "model": workflow.model,
-        "system": workflow.system,
-        "tools": to_json(workflow.tools),
+        "system": workflow.system if stored else "",
+        "tools": to_json(workflow.tools if stored else ()),
         "sampling": to_json(workflow.sampling),
         "labels": to_json(workflow.labels),
         "budget_list_nanos": budget.list_nanos,
@@ -55,6 +55,8 @@ def workflow_values(workflow: Workflow, request_hash: str) -> Values:
         "transcript_policy": workflow.transcript_policy.value,
         "store": workflow.store.value,
         "retention_seconds": workflow.retention_seconds,
+        "system_gone": workflow.system_gone or bool(workflow.system and not stored),
+        "tools_gone": workflow.tools_gone or bool(workflow.tools and not stored),
         "parent_workflow_id": workflow.parent_workflow_id,
         "forked_step_id": workflow.forked_step_id,
         "head_step_id": workflow.head_step_id,
@@ -79,6 +81,8 @@ def workflow_from_row(row: Any) -> Workflow:
         store=StorePolicy(row.store),
         retention_seconds=row.retention_seconds,
         content_deleted_at=optional_moment(row.content_deleted_at),
+        system_gone=bool(row.system_gone),
+        tools_gone=bool(row.tools_gone),
         parent_workflow_id=row.parent_workflow_id,
         forked_step_id=row.forked_step_id,
         head_step_id=row.head_step_id,

@@ -25,12 +25,21 @@ def create(workflow: Workflow, request_hash: str) -> Operation[Workflow]:
     labels = [{**key, "name": name, "value": value} for name, value in workflow.labels.items()]
 
     def run(connection: Connection) -> Workflow:
-        connection.execute(insert(workflows), row)
+        deleted_at = _deleted_at(connection, workflow) if workflow.forked_step_id else None
+        connection.execute(insert(workflows), {**row, "content_deleted_at": deleted_at})
         if labels:
             connection.execute(insert(workflow_labels), labels)
         return workflow_from_row(_row(connection, workflow.tenant, workflow.workflow_id))
 
     return Operation(run, partial(_explain_create, workflow, request_hash))
+
+
+def _deleted_at(connection: Connection, fork: Workflow) -> int | None:
+    """When content of the forked workflow was deleted, also if that is happening at this moment."""
+    origin = select(workflows.c.content_deleted_at).where(
+        workflows.c.tenant == fork.tenant, workflows.c.workflow_id == fork.parent_workflow_id
+    )
+    return connection.execute(origin.with_for_update(read=True)).scalar()
 
 
 def _explain_create(workflow: Workflow, request_hash: str, connection: Connection) -> Workflow:

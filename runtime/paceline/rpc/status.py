@@ -33,6 +33,7 @@ CODES: Final[dict[type[errors.PacelineError], StatusCode]] = {
     errors.WorkflowExists: StatusCode.ALREADY_EXISTS,
     errors.WorkflowBusy: StatusCode.ABORTED,
     errors.StepNotFinished: StatusCode.FAILED_PRECONDITION,
+    errors.TranscriptGone: StatusCode.FAILED_PRECONDITION,
     errors.RequestIdReused: StatusCode.ALREADY_EXISTS,
     errors.BudgetExceeded: StatusCode.FAILED_PRECONDITION,
     errors.Unauthenticated: StatusCode.UNAUTHENTICATED,

@@ -56,3 +56,10 @@ class WorkflowServicer(pb_grpc.WorkflowServiceServicer):
         """Fork a workflow."""
         workflow = await self._workflows.fork(convert.fork_from_proto(current_tenant(), request))
         return pb.ForkWorkflowResponse(workflow=convert.workflow_to_proto(workflow))
+
+    async def DeleteWorkflowContent(
+        self, request: pb.DeleteWorkflowContentRequest, context: _Context
+    ) -> pb.DeleteWorkflowContentResponse:
+        """Delete the texts and token ids of a workflow."""
+        workflow = await self._workflows.delete_content(current_tenant(), request.workflow_id)
+        return pb.DeleteWorkflowContentResponse(workflow=convert.workflow_to_proto(workflow))

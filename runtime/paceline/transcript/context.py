@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import orjson
 
 from paceline.errors import StepNotFinished
-from paceline.workflow.model import ChainLink, Step
+from paceline.workflow.chain import ChainLink
+from paceline.workflow.model import Step
 
 _SLICE = 4096
 """Ids that are Python objects at once: fresh memory for 100,000 of them costs more than all the rest."""

@@ -56,6 +56,10 @@ class WorkflowUseCase(Protocol):
         """Make a new workflow that shares the transcript up to one step."""
         ...
 
+    async def delete_content(self, tenant: str, workflow_id: str) -> Workflow:
+        """Delete the texts and token ids of a workflow for good."""
+        ...
+
 
 class CostReader(Protocol):
     """Says what workflows cost."""

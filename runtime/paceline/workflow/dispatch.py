@@ -16,6 +16,7 @@ from paceline.errors import (
     PacelineError,
     ShuttingDown,
     StepNotFound,
+    TranscriptGone,
 )
 from paceline.routing.pools import PoolChoice
 from paceline.transcript.chat import ChatModel
@@ -27,13 +28,14 @@ from paceline.workflow.closing import Closer, to_the_end
 from paceline.workflow.commands import Conversation
 from paceline.workflow.events import Event, Phase
 from paceline.workflow.identity import cache_salt, new_id
-from paceline.workflow.model import Sampling, Step, StepState, Usage, Workflow
+from paceline.workflow.model import Sampling, Step, StepState, StorePolicy, Usage, Workflow
 from paceline.workflow.pooling import PoolRouter, settled
 from paceline.workflow.ports import AttemptEnd, Ledger, NewAttempt, Observer, Prices, Reservation, StepReport
 from paceline.workflow.prompts import Prompt, Prompts
 from paceline.workflow.replicas import Replica, Replicas, Waiting
 from paceline.workflow.run import StepRun
 from paceline.workflow.stepclass import classify
+from paceline.workflow.storing import Unstored, stored_end, stored_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class _Job:
     served: Served
     prompt: Prompt
     form: AnswerForm | None
+    store: StorePolicy
     stored: bool = False
     attempt: Attempt | None = None
     closed: bool = False
@@ -68,6 +71,7 @@ class Dispatcher:
         ledger: Ledger,
         closer: Closer,
         prompts: Prompts,
+        unstored: Unstored,
         replicas: Replicas,
         pools: PoolRouter,
         models: Mapping[str, Served],
@@ -78,6 +82,7 @@ class Dispatcher:
         self._ledger = ledger
         self._closer = closer
         self._prompts = prompts
+        self._unstored = unstored
         self._replicas = replicas
         self._pools = pools
         self._models = models
@@ -91,11 +96,14 @@ class Dispatcher:
         if workflow.model not in self._models:
             raise ModelNotFound(f"model {workflow.model} is no longer configured", model=workflow.model)
         served = self._models[workflow.model]
+        if stored:
+            _check_repeatable(stored, workflow)
+        workflow = self._unstored.fill(workflow)
         prompt = await self._prompt(run, workflow, served.chat, stored)
         _room(prompt, self._replicas.context_limit(served.name), None)
         form = await form_of(run.command, prompt.tools, served.chat)
         step = self._again(stored, prompt) if stored else self._new_step(run, workflow, prompt)
-        job = _Job(run, step, served, prompt, form)
+        job = _Job(run, step, served, prompt, form, workflow.store)
         try:
             if stored:
                 await to_the_end(self._requeue(job))
@@ -150,7 +158,7 @@ class Dispatcher:
 
     async def _requeue(self, job: _Job) -> None:
         try:
-            taken = await self._ledger.requeue_step(job.step)
+            taken = await self._ledger.requeue_step(stored_step(job.step, job.store))
         except LedgerUnavailable as error:
             self._closer.keep(partial(self._undo, job, None, error))
             raise
@@ -164,7 +172,8 @@ class Dispatcher:
             if not job.stored:
                 if made := job.run.made:
                     await self._ledger.create_workflow(made.workflow, made.request_hash)
-                await self._ledger.open_step(job.step, attempt.new if attempt else None)
+                step = stored_step(job.step, job.store)
+                await self._ledger.open_step(step, attempt.new if attempt else None)
             elif attempt:
                 await self._ledger.open_attempt(attempt.new)
         except LedgerUnavailable as error:
@@ -231,7 +240,7 @@ class Dispatcher:
 
     async def _write_end(self, job: _Job, attempt: Attempt, end: AttemptEnd) -> None:
         """Commit the end, then let everybody know."""
-        await self._ledger.close_attempt(end)
+        await self._ledger.close_attempt(stored_end(end, job.store))
         job.closed = True
         report = StepReport(
             tenant=job.step.tenant,
@@ -308,6 +317,15 @@ class Dispatcher:
             cache_salt=cache_salt(step.tenant),
             session_id=step.workflow_id,
             structured_outputs=job.form.structured_outputs if job.form else None,
+        )
+
+
+def _check_repeatable(stored: Step, workflow: Workflow) -> None:
+    """Refuse to run a step again whose messages were deleted: its row would tell of an answer to nothing."""
+    if workflow.store is StorePolicy.FULL and not stored.input:
+        raise TranscriptGone(
+            f"the messages of step {stored.step_id} are deleted; send the request under a new request_id",
+            step_id=stored.step_id,
         )
 
 

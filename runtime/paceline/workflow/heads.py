@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from paceline.errors import StepNotFinished
 from paceline.transcript.chat import ChatModel
 from paceline.transcript.context import Context, context_of, unpack
 from paceline.transcript.fingerprint import Link, Trail
-from paceline.workflow.model import CallRef, ChainLink, StepState, Tool
+from paceline.workflow.chain import ChainLink
+from paceline.workflow.model import CallRef, StepState, Tool
 
 _LINK_BYTES, _KEY_BYTES = 200, 66
 """What a link of a trail and each of its keys take in memory."""
@@ -39,6 +41,9 @@ class Head:
     """Reasoning that was generated since the context was last rendered in full."""
     kept_reasoning: int = 0
     """How much of it the template would have left out of the prompt."""
+    deleted_at: datetime | None = None
+    """`content_deleted_at` of the workflow whose step it was made or read for: when that changes, this may
+    be what was deleted."""
 
     @property
     def size(self) -> int:

@@ -294,7 +294,11 @@ class Workflow:
     retention_seconds: int | None = None
     """How long texts and ids are kept after the last change; None: as configured for the tenant."""
     content_deleted_at: datetime | None = None
-    """When texts and ids were deleted; None while they are there."""
+    """When texts and ids were deleted the last time, which forks keep; None if never."""
+    system_gone: bool = False
+    """It has a system prompt that is not stored."""
+    tools_gone: bool = False
+    """It has tools that are not stored."""
     parent_workflow_id: str | None = None
     forked_step_id: str | None = None
     head_step_id: str | None = None
@@ -367,26 +371,10 @@ class Step:
     created_at: datetime | None = None
     ended_at: datetime | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class ChainLink:
-    """A step of a chain without its texts: what it takes to continue the chain's last step."""
-
-    step_id: str
-    workflow_id: str
-    parent_step_id: str | None
-    state: StepState
-    segments: Segments | None
-    keys: tuple[bytes, ...] | None
-    """Hashes of its messages and its answer, see `transcript.fingerprint`; None if it did not finish, or before they
-    were kept."""
-    calls: tuple[CallRef, ...]
-    """The calls of its answer."""
-    system: str
-    tools: tuple[Tool, ...]
-    reasoning_tokens: int
-    kept_reasoning_tokens: int
-    replica: str
+    @property
+    def gone(self) -> bool:
+        """Whether it is finished and its texts are deleted, or were never stored."""
+        return self.state is StepState.FINISHED and self.output is None
 
 
 @dataclass(frozen=True, slots=True)

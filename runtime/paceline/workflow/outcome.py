@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from paceline import errors
-from paceline.errors import ClientGone, InternalError, PacelineError, ShuttingDown, StepCancelled
+from paceline.errors import ClientGone, InternalError, PacelineError, ShuttingDown, StepCancelled, TranscriptGone
 from paceline.workflow.events import (
     Event,
     Finished,
@@ -14,15 +14,22 @@ from paceline.workflow.events import (
     TextDelta,
     ToolCallEvent,
 )
-from paceline.workflow.model import Message, Reuse, ReuseBreak, Step, StepState
+from paceline.workflow.model import Reuse, ReuseBreak, Step, StepState
 from paceline.workflow.ports import AttemptEnd
 from paceline.workflow.prompts import Prompt
 from paceline.workflow.replicas import Replica
 
 
 def replay_of(step: Step) -> list[Event]:
-    """The events of a finished step after its start, with its text in one piece."""
-    message = step.output or Message(role=step.input[-1].role)
+    """The events of a finished step after its start, with its text in one piece. Raises `TranscriptGone`."""
+    message = step.output
+    if message is None:
+        error = TranscriptGone(
+            f"the answer of step {step.step_id} is deleted or was never stored; to have another one, send the "
+            "request under a new request_id",
+            step_id=step.step_id,
+        )
+        raise with_failure(error, step)
     events: list[Event] = []
     if message.reasoning:
         events.append(ReasoningDelta(message.reasoning))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from paceline.engines.base import GenerateRequest
 from paceline.routing.pools import PoolChoice
+from paceline.workflow.chain import ChainLink
 from paceline.workflow.model import (
     CallRef,
-    ChainLink,
     Cost,
     FinishReason,
     Message,
@@ -141,6 +141,31 @@ class WorkflowFilter:
     open_only: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long content is kept after the last change of its workflow, in seconds; None: for ever."""
+
+    default: float | None = None
+    tenants: dict[str, float] = field(default_factory=dict)
+    """Of tenants that have their own."""
+
+
+class Expired(NamedTuple):
+    """A workflow whose content was kept long enough."""
+
+    tenant: str
+    workflow_id: str
+    updated_at: datetime
+
+
+class Deleted(NamedTuple):
+    """A workflow whose content, or part of it, is deleted."""
+
+    tenant: str
+    workflow_id: str
+    content_deleted_at: datetime
+
+
 class Ledger(Protocol):
     """Durable workflows, steps and attempts. Every awaited write is committed when it returns.
 
@@ -165,6 +190,24 @@ class Ledger(Protocol):
         self, tenant: str, where: WorkflowFilter, page_size: int, page_token: str
     ) -> Page[Workflow]:
         """Newest first. A malformed token raises `InvalidArgument`."""
+        ...
+
+    async def delete_content(self, tenant: str, workflow_id: str, unchanged_since: datetime | None = None) -> None:
+        """Delete texts and token ids of a workflow and its steps for good; counts, hashes and costs stay. It and
+        the forks that share steps with it get a new `content_deleted_at`.
+
+        Nothing happens if the workflow is not `unchanged_since`, where that is given. Raises `WorkflowNotFound`,
+        and `WorkflowBusy` while a step runs or waits.
+        """
+        ...
+
+    async def deleted_since(self, moment: datetime) -> list[Deleted]:
+        """Workflows with their last deletion, if it was not before."""
+        ...
+
+    async def expired(self, retention: Retention, most: int) -> list[Expired]:
+        """Workflows whose content is to be deleted now: without a running step, and without a fork that still has
+        content."""
         ...
 
     async def finish_workflow(self, tenant: str, workflow_id: str, outcome: Outcome) -> Workflow:

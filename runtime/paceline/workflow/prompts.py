@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
-from paceline.errors import StepNotFound
+from paceline.errors import StepNotFound, TranscriptGone
 from paceline.transcript.chat import ChatModel
 from paceline.transcript.context import Context, pack
 from paceline.transcript.fingerprint import Keyed, Link, calls_of, keys_of, named, trail_of
@@ -55,6 +56,8 @@ class Prompt:
     """Carried tokens of earlier reasoning that the template would have left out."""
     volatile_blocks: int
     """Volatile blocks that were taken out of the system prompt."""
+    deleted_at: datetime | None = None
+    """The workflow's `content_deleted_at`."""
 
     def segments(self, chat: ChatModel, generated: Sequence[int]) -> Segments:
         """What the step adds to the transcript."""
@@ -94,7 +97,17 @@ class Prompt:
             calls=keyed.calls,
             reasoning_tokens=reasoning + (reasoning_tokens or 0),
             kept_reasoning=self.kept_reasoning,
+            deleted_at=self.deleted_at,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """A finished step whose ids are deleted or were never stored."""
+
+    step_id: str
+    workflow_id: str
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +130,11 @@ class _Source:
     policy: TranscriptPolicy
     reason: ReuseBreak | None
     break_message: int | None
+    said: tuple[Message, ...] | None
+    """What a whole conversation says of the messages up to the parent; None: only new ones came."""
+    lost_tokens: int
+    """The context so far, where its ids are gone."""
+    deleted_at: datetime | None
 
 
 class Prompts:
@@ -143,23 +161,30 @@ class Prompts:
     async def build(
         self, command: RunStep, workflow: Workflow, chat: ChatModel, parent_step_id: str | None
     ) -> Prompt:
-        """Build the prompt of one step after `parent_step_id` (None: a first step)."""
-        tools = command.tools if command.tools is not None else workflow.tools
-        expected = await self._head(command.tenant, parent_step_id, chat) if parent_step_id else None
-        if expected:
-            await self._check_parent(expected, workflow)
+        """Build the prompt of one step after `parent_step_id` (None: a first step). Raises `TranscriptGone` where
+        only new messages came and what they continue is not there any more."""
+        tools = _tools_of(command, workflow)
+        known = await self._find(workflow, parent_step_id, chat) if parent_step_id else None
+        if known:
+            await self._check_parent(known, workflow)
+        expected, lost = (None, known) if isinstance(known, _Lost) else (known, None)
         steady, given = self._take_out(command.input, workflow, expected)
         calls = expected.calls if expected and isinstance(given, Append) else ()
         given = replace(given, messages=named(given.messages, calls))
         in_force = expected.system if expected else steady.system
-        parent = expected
+        parent, said = expected, None
         if isinstance(given, Append):
+            if lost:
+                raise _gone(lost.step_id)
             found = Match(parent_step_id, given.messages, in_force)
         else:
             found = await _match(given.messages, expected, in_force, steady.system)
             if expected and found.parent_step_id != expected.step_id:
-                kept = found.parent_step_id
-                parent = await self._head(command.tenant, kept, chat) if kept else None
+                parent = await self._earlier(workflow, found.parent_step_id, chat)
+                if found.parent_step_id and parent is None:
+                    whole = await _match(given.messages, None, in_force, steady.system)
+                    found = replace(found, parent_step_id=None, new_messages=whole.new_messages)
+            said = given.messages[given.messages[0].role is Role.SYSTEM : -len(found.new_messages)]
         source = _Source(
             expected=expected,
             parent=parent,
@@ -170,10 +195,19 @@ class Prompts:
             system=found.system,
             tools=tools,
             policy=workflow.transcript_policy,
-            reason=found.break_reason,
+            reason=ReuseBreak.RETENTION_EXPIRED if lost else found.break_reason,
             break_message=found.break_message,
+            said=said,
+            lost_tokens=lost.tokens if lost else 0,
+            deleted_at=workflow.content_deleted_at,
         )
         return await self._render(command.tenant, chat, source)
+
+    def forget(self, deleted: Mapping[tuple[str, str], datetime]) -> None:
+        """Drop what is in memory of workflows from before they were deleted, given by tenant and id."""
+        at = {key: deleted.get((key[0], head.workflow_id)) for key, head in self._heads.items()}
+        for key in [key for key, head in self._heads.items() if at[key] and head.deleted_at != at[key]]:
+            self._room += self._heads.pop(key).size
 
     def _take_out(
         self, given: Append | Conversation, workflow: Workflow, expected: Head | None
@@ -186,6 +220,12 @@ class Prompts:
             return steady, Conversation((replace(first, content=steady.system), *rest))
         if expected and isinstance(given, Append):
             return Steady(expected.system), given
+        if workflow.system_gone:
+            raise TranscriptGone(
+                f"the system prompt of workflow {workflow.workflow_id} is deleted or was never stored; send the "
+                "whole conversation, beginning with its system message",
+                workflow_id=workflow.workflow_id,
+            )
         own = self._volatile.take_out(workflow.system)
         return Steady(own.system) if expected else own, given
 
@@ -197,7 +237,7 @@ class Prompts:
         elif await self._in_full(tenant, chat, parent, source):
             # A template that goes its own way is only named when nothing else broke.
             reason = reason or ReuseBreak.TEMPLATE_RERENDER
-            history = await self._history(tenant, parent)
+            history = await self._history(tenant, parent, source)
             ids = await chat.render_first(system, tools, [*history, *source.shown])
             if parent.tokenizer_hash == chat.tokenizer_hash:
                 base = parent.context.common(Context.empty().extend(ids))
@@ -221,9 +261,10 @@ class Prompts:
             tools=tools,
             break_reason=reason,
             break_message=source.break_message,
-            dropped=0 if base is before else before.tokens - before.common(context).tokens,
+            dropped=source.lost_tokens + (0 if base is before else before.tokens - before.common(context).tokens),
             kept_reasoning=_kept_reasoning(parent, source.messages, chat) if appended else 0,
             volatile_blocks=source.steady.count,
+            deleted_at=source.deleted_at,
         )
 
     async def _in_full(self, tenant: str, chat: ChatModel, parent: Head, source: _Source) -> bool:
@@ -231,17 +272,23 @@ class Prompts:
         if _changed(parent, chat, source.system, source.tools) or not chat.appendable:
             return True
         if source.policy is TranscriptPolicy.TEMPLATE_FAITHFUL and chat.rewriting:
-            history = await self._history(tenant, parent)
+            history = await self._history(tenant, parent, source)
             leading = [Message(Role.SYSTEM, source.system)] if source.system else []
             return await asyncio.to_thread(
                 chat.rewrites, [*leading, *history[:-1]], history[-1], source.shown, source.tools
             )
         return False
 
-    async def _history(self, tenant: str, parent: Head) -> list[Message]:
-        return history_of(await self._ledger.load_chain(tenant, parent.step_id))
+    async def _history(self, tenant: str, parent: Head, source: _Source) -> list[Message]:
+        """The messages up to the parent; where they are not stored, as the client says them."""
+        chain = await self._ledger.load_chain(tenant, parent.step_id)
+        if not any(step.gone for step in chain):
+            return history_of(chain)
+        if source.said is None:
+            raise _gone(parent.step_id)
+        return list(source.said)
 
-    async def _check_parent(self, parent: Head, workflow: Workflow) -> None:
+    async def _check_parent(self, parent: Head | _Lost, workflow: Workflow) -> None:
         """A step continues a step of its own workflow, or of the history that it was forked from."""
         if workflow.workflow_id == parent.workflow_id or parent.step_id == workflow.head_step_id:
             return
@@ -251,17 +298,44 @@ class Prompts:
                 f"step {parent.step_id} is not in workflow {workflow.workflow_id}", step_id=parent.step_id
             )
 
-    async def _head(self, tenant: str, step_id: str, chat: ChatModel) -> Head:
-        if head := self._heads.get((tenant, step_id)):
+    async def _earlier(self, workflow: Workflow, step_id: str | None, chat: ChatModel) -> Head | None:
+        """An earlier step of the chain, if its ids are there."""
+        found = await self._find(workflow, step_id, chat) if step_id else None
+        return found if isinstance(found, Head) else None
+
+    async def _find(self, workflow: Workflow, step_id: str, chat: ChatModel) -> Head | _Lost:
+        """The step in memory, or else as it is stored."""
+        tenant, deleted_at = workflow.tenant, workflow.content_deleted_at
+        if (head := self._heads.get((tenant, step_id))) and head.deleted_at == deleted_at:
             self._heads.move_to_end((tenant, step_id))
             return head
         links = await self._ledger.load_links(tenant, step_id)
+        if any(link.gone for link in links):
+            return _Lost(step_id, links[-1].workflow_id, links[-1].tokens or 0)
         trail = stored_trail(links)
         if trail is None:  # of steps from before keys were kept, the texts tell
             trail = trail_of(await self._ledger.load_chain(tenant, step_id))
-        head = await asyncio.to_thread(head_of, links, trail, chat)
+        head = replace(await asyncio.to_thread(head_of, links, trail, chat), deleted_at=deleted_at)
         self.remember(tenant, head)
         return head
+
+
+def _tools_of(command: RunStep, workflow: Workflow) -> tuple[Tool, ...]:
+    if command.tools is None and workflow.tools_gone:
+        raise TranscriptGone(
+            f"the tools of workflow {workflow.workflow_id} are deleted or were never stored; send `tools` with "
+            "the whole conversation",
+            workflow_id=workflow.workflow_id,
+        )
+    return workflow.tools if command.tools is None else command.tools
+
+
+def _gone(step_id: str) -> TranscriptGone:
+    return TranscriptGone(
+        f"the content of step {step_id} is deleted or was never stored; send the whole conversation, or make a "
+        "new workflow",
+        step_id=step_id,
+    )
 
 
 async def _match(messages: Sequence[Message], expected: Head | None, system: str, own: str) -> Match:

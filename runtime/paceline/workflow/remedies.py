@@ -79,8 +79,8 @@ POOL_WORDS: dict[PoolReason, str] = {
 
 def changed(reason: ReuseBreak, step: Step, *before: Step | None) -> str:
     """What differs from the first of the steps before that differs, without the text itself; empty where there is
-    nothing to add."""
-    for other in filter(None, before):
+    nothing to add, or their content is gone."""
+    for other in () if step.gone else (other for other in before if other and not other.gone):
         if reason is ReuseBreak.SYSTEM_CHANGED and other.system != step.system:
             return f"line {_first_difference(other.system, step.system)} of the system prompt"
         if reason is ReuseBreak.TOOLS_CHANGED and other.tools != step.tools:

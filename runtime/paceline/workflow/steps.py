@@ -32,7 +32,7 @@ from paceline.workflow.identity import new_id, step_hash
 from paceline.workflow.model import Page, Step, StepState, Workflow
 from paceline.workflow.ports import Ledger
 from paceline.workflow.run import StepRun
-from paceline.workflow.turns import Turns
+from paceline.workflow.turns import Turns, turn_of
 from paceline.workflow.validation import check_page, check_run_step
 from paceline.workflow.workflows import Workflows
 
@@ -51,11 +51,12 @@ class Steps:
         workflows: Workflows,
         dispatcher: Dispatcher,
         volatile: VolatileBlocks,
+        turns: Turns,
     ) -> None:
         self._ledger = ledger
         self._workflows = workflows
         self._dispatcher = dispatcher
-        self._turns = Turns()
+        self._turns = turns
         self._finder = Finder(ledger, workflows, volatile, self._busy)
         self._runs: dict[tuple[str, str], StepRun] = {}
         self._closing = False
@@ -177,7 +178,7 @@ class Steps:
     async def _drive(self, run: StepRun) -> None:
         """The usual case, a new request for a workflow that is not busy, takes one look into the ledger."""
         command = run.command
-        turn = _turn(command.tenant, command.workflow_id)
+        turn = turn_of(command.tenant, command.workflow_id)
         if command.workflow_id and not self._turns.busy(turn):
             async with self._turns.take(turn):
                 workflow = await self._ledger.workflow_for(command.tenant, command.workflow_id, command.request_id)
@@ -203,7 +204,7 @@ class Steps:
             raise outcome.error_of(stored)
         workflow_id = await self._when_busy(run.command, stored)
         step_id = stored.step_id if stored else new_id("st")
-        turn = _turn(run.command.tenant, workflow_id)
+        turn = turn_of(run.command.tenant, workflow_id)
         if self._turns.busy(turn):
             run.identify(step_id, workflow_id)
             run.begin()
@@ -217,7 +218,7 @@ class Steps:
         tenant = run.command.tenant
         async with self._finder.find(run.command, chain) as found:
             run.match, run.made = found.match, found.made
-            async with self._turns.take(_turn(tenant, found.workflow_id)):
+            async with self._turns.take(turn_of(tenant, found.workflow_id)):
                 made = found.made.workflow if found.made else None
                 workflow = made or await self._ledger.get_workflow(tenant, found.workflow_id)
                 await self._execute(run, workflow, new_id("st"), None)
@@ -229,7 +230,7 @@ class Steps:
         await self._dispatcher.execute(run, workflow, stored)
 
     def _busy(self, tenant: str, workflow_id: str) -> bool:
-        return self._turns.busy(_turn(tenant, workflow_id))
+        return self._turns.busy(turn_of(tenant, workflow_id))
 
     async def _when_busy(self, command: RunStep, stored: Step | None) -> str:
         """The workflow to run in: a fork of it when it is busy and the client asked for one."""
@@ -260,10 +261,6 @@ class Steps:
 def _check_key(step_id: str, request_id: str) -> None:
     if bool(step_id) == bool(request_id):
         raise InvalidArgument("set exactly one of step_id and request_id", field="step_id")
-
-
-def _turn(tenant: str, workflow_id: str) -> str:
-    return f"{tenant}/{workflow_id}"
 
 
 def _check_same(command: RunStep, digest: str, known: str) -> None:

@@ -7,6 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
+def turn_of(tenant: str, workflow_id: str) -> str:
+    """The name of a workflow's turn."""
+    return f"{tenant}/{workflow_id}"
+
+
 class Turns:
     """A fair lock per workflow, kept only while somebody holds it or waits for it."""
 

@@ -21,6 +21,9 @@ MAX_FILTER_MODELS = 100
 MAX_LABELS = 32
 MAX_LABEL_VALUE = 256
 MAX_NOTE = 1000
+DAY = 86_400
+MIN_RETENTION, MAX_RETENTION = 60, 36_500 * DAY
+"""Seconds."""
 MAX_STOPS = 16
 MAX_TOOLS = 128
 _ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
@@ -101,6 +104,13 @@ def check_create(command: CreateWorkflow) -> None:
     check_sampling(command.sampling)
     check_budget(command.budget)
     check_tools(command.tools, "tools")
+    _check_range(
+        command.retention_seconds,
+        MIN_RETENTION,
+        MAX_RETENTION,
+        "retention",
+        f"must be {MIN_RETENTION} s to {MAX_RETENTION // DAY} days; leave it out for the server's own",
+    )
 
 
 def check_fork(command: ForkWorkflow) -> None:

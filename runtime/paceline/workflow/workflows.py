@@ -6,13 +6,22 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from paceline.errors import InvalidArgument, ModelNotFound, StepNotFinished, StepNotFound
+from paceline.errors import InvalidArgument, ModelNotFound, StepNotFinished, StepNotFound, TranscriptGone
 from paceline.workflow.attempt import utcnow
 from paceline.workflow.commands import CreateWorkflow, ForkWorkflow
+from paceline.workflow.deletion import Deletion
 from paceline.workflow.identity import new_id, workflow_hash
-from paceline.workflow.model import Outcome, Page, StepState, Workflow
+from paceline.workflow.model import Outcome, Page, StepState, StorePolicy, Workflow
 from paceline.workflow.ports import Ledger, WorkflowFilter
-from paceline.workflow.validation import check_create, check_fork, check_labels, check_outcome, check_page
+from paceline.workflow.storing import Unstored
+from paceline.workflow.validation import (
+    check_create,
+    check_fork,
+    check_id,
+    check_labels,
+    check_outcome,
+    check_page,
+)
 
 
 class Workflows:
@@ -20,10 +29,17 @@ class Workflows:
     workflow that a client finishes, and must not block or raise."""
 
     def __init__(
-        self, ledger: Ledger, models: Collection[str], ended: Callable[[Workflow], None] = lambda _: None
+        self,
+        ledger: Ledger,
+        models: Collection[str],
+        deletion: Deletion,
+        unstored: Unstored,
+        ended: Callable[[Workflow], None] = lambda _: None,
     ) -> None:
         self._ledger = ledger
         self._models = models
+        self._deletion = deletion
+        self._unstored = unstored
         self._ended = ended
 
     async def create(self, command: CreateWorkflow) -> Workflow:
@@ -31,7 +47,12 @@ class Workflows:
         await asyncio.to_thread(check_create, command)  # tool schemas take milliseconds each
         if command.parent_workflow_id:
             await self._ledger.get_workflow(command.tenant, command.parent_workflow_id)
-        return await self._ledger.create_workflow(self.planned(command), workflow_hash(command))
+        return await self._make(self.planned(command), workflow_hash(command))
+
+    async def _make(self, workflow: Workflow, request_hash: str) -> Workflow:
+        made = await self._ledger.create_workflow(workflow, request_hash)
+        self._unstored.keep(replace(workflow, workflow_id=made.workflow_id))
+        return self._unstored.fill(made)
 
     def planned(self, command: CreateWorkflow) -> Workflow:
         """The workflow that a checked command makes, for the ledger to take."""
@@ -55,7 +76,7 @@ class Workflows:
 
     async def get(self, tenant: str, workflow_id: str) -> Workflow:
         """Return one workflow."""
-        return await self._ledger.get_workflow(tenant, workflow_id)
+        return self._unstored.fill(await self._ledger.get_workflow(tenant, workflow_id))
 
     async def list(self, tenant: str, where: WorkflowFilter, page_size: int, page_token: str) -> Page[Workflow]:
         """Workflows, newest first."""
@@ -73,11 +94,14 @@ class Workflows:
     async def fork(self, command: ForkWorkflow) -> Workflow:
         """Make a new open workflow that continues a finished step; it shares the transcript and the placement."""
         check_fork(command)
-        return await self._ledger.create_workflow(await self.planned_fork(command), workflow_hash(command))
+        fork = await self.planned_fork(command)
+        if fork.forked_step_id and fork.store is StorePolicy.FULL:
+            await self._check_stored(fork.tenant, fork.forked_step_id)
+        return await self._make(fork, workflow_hash(command))
 
     async def planned_fork(self, command: ForkWorkflow) -> Workflow:
         """The workflow that a checked fork makes, for the ledger to take."""
-        source = await self._ledger.get_workflow(command.tenant, command.workflow_id)
+        source = self._unstored.fill(await self._ledger.get_workflow(command.tenant, command.workflow_id))
         step_id = command.step_id or source.head_step_id
         if step_id:
             await self._check_forkable(command.tenant, source, step_id)
@@ -95,6 +119,18 @@ class Workflows:
             created_at=now,
             updated_at=now,
         )
+
+    async def delete_content(self, tenant: str, workflow_id: str) -> Workflow:
+        """Delete the texts and token ids of a workflow for good; counts, hashes and costs stay."""
+        check_id(workflow_id, "workflow_id")
+        return await self._deletion.delete(tenant, workflow_id)
+
+    async def _check_stored(self, tenant: str, step_id: str) -> None:
+        if (await self._ledger.get_step(tenant, step_id)).gone:
+            raise TranscriptGone(
+                f"the content of step {step_id} is deleted; send the whole conversation in a new workflow",
+                step_id=step_id,
+            )
 
     async def _check_forkable(self, tenant: str, source: Workflow, step_id: str) -> None:
         step = await self._ledger.get_step(tenant, step_id)

@@ -76,10 +76,16 @@ async def of_steps(
     found = [
         (step, step.segments) for step in steps if step.segments and step.segments.tokenizer_hash == tokenizer_hash
     ]
-    if not found:
-        why = f"{len(steps)} have ids of another tokenizer than the target's" if steps else "none is finished"
+    chosen = [await _replay(ledger, step, segments, most_tokens) for step, segments in choose(found, count)]
+    replays = [replay for replay in chosen if replay]
+    if not replays:
+        why = (
+            f"{len(steps)} have ids of another tokenizer than the target's, or their content is deleted"
+            if steps
+            else "none is finished"
+        )
         raise ConfigError(f"--workflow, --label: no step to replay: {why}")
-    return [await _replay(ledger, step, segments, most_tokens) for step, segments in choose(found, count)]
+    return replays
 
 
 async def of_file(path: Path, chat: ChatModel, most_tokens: int) -> list[ReplayStep]:
@@ -115,15 +121,17 @@ async def _finished(ledger: StepReader, workflow: Workflow) -> list[Step]:
     token = ""
     while True:
         page = await ledger.list_steps(workflow.tenant, workflow.workflow_id, PAGE, token)
-        steps += [step for step in page.items if step.state is StepState.FINISHED and step.segments]
+        steps += [step for step in page.items if step.state is StepState.FINISHED]
         token = page.next_token
         if not token:
             return steps
 
 
-async def _replay(ledger: StepReader, step: Step, segments: Segments, most_tokens: int) -> ReplayStep:
-    """The prompt is the context after the step without what it generated."""
+async def _replay(ledger: StepReader, step: Step, segments: Segments, most_tokens: int) -> ReplayStep | None:
+    """The prompt is the context after the step without what it generated; None where part of it is deleted."""
     chain = await ledger.load_chain(step.tenant, step.step_id)
+    if any(before.gone for before in chain):
+        return None
     context = context_of([*chain[:-1], replace(step, segments=replace(segments, generated=b""))])
     generated = len(segments.generated) // ID_BYTES
     limit = min(most_tokens, generated) or most_tokens

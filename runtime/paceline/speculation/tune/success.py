@@ -38,7 +38,7 @@ def recorded(found: Sequence[tuple[Workflow, Sequence[Step]]]) -> Recorded:
     steps = [step for _, steps in known for step in steps]
     output = Counter[str]()
     for step in steps:
-        output[classify(step.output)] += step.usage.output or 0
+        output[step.step_class or classify(step.output)] += step.usage.output or 0
     return Recorded(
         workflows=len(found),
         known=len(known),
