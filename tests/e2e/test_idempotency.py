@@ -11,6 +11,7 @@ import pytest
 from grpc_status import rpc_status
 
 from paceline.errors import (
+    ContextTooLong,
     RequestIdReused,
     StepCancelled,
     StepNotFinished,
@@ -175,6 +176,24 @@ async def test_a_busy_workflow_waits_fails_or_forks(emulator: Callable[..., Any]
     assert forked != workflow.workflow_id
     assert steps[branch.step_id] == base.step_id
     assert steps[last.step_id] == first.step_id
+
+
+async def test_a_fork_of_a_busy_workflow_is_made_with_its_step(
+    emulator: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    engine = emulator(*SLOW, "--max-model-len=512")
+    async with run(engine.url) as paceline:
+        workflow = await paceline.client.create_workflow()
+        long = workflow.step("long", max_output_tokens=60)
+        await events_until(long, t.TextDelta)
+        with pytest.raises(ContextTooLong):
+            await workflow.step("word " * 600, on_busy=t.OnBusy.FORK)
+        assert paceline.sql("select count(*) as n from workflows") == [{"n": 1}]
+        branch = await workflow.step("now", on_busy=t.OnBusy.FORK, max_output_tokens=5)
+        await long.result()
+        of = paceline.sql("select workflow_id from steps where step_id = :id", id=branch.step_id)
+        forks = paceline.sql("select workflow_id from workflows where parent_workflow_id is not null")
+    assert of == forks
 
 
 async def test_unknown_and_finished_things(emulator: Callable[..., Any], run: Callable[..., Any]) -> None:

@@ -27,8 +27,8 @@ from paceline.workflow import outcome
 from paceline.workflow.commands import ForkWorkflow, OnBusy, RunStep
 from paceline.workflow.dispatch import Dispatcher
 from paceline.workflow.events import Event, Phase
-from paceline.workflow.finding import Finder
-from paceline.workflow.identity import new_id, step_hash
+from paceline.workflow.finding import Finder, Made
+from paceline.workflow.identity import new_id, step_hash, workflow_hash
 from paceline.workflow.model import Page, Step, StepState, Workflow
 from paceline.workflow.ports import Ledger
 from paceline.workflow.run import StepRun
@@ -202,7 +202,7 @@ class Steps:
             return
         if stored and not outcome.retryable(stored.error_reason):
             raise outcome.error_of(stored)
-        workflow_id = await self._when_busy(run.command, stored)
+        workflow_id = await self._when_busy(run, stored)
         step_id = stored.step_id if stored else new_id("st")
         turn = turn_of(run.command.tenant, workflow_id)
         if self._turns.busy(turn):
@@ -210,8 +210,7 @@ class Steps:
             run.begin()
             run.show(Phase.WORKFLOW_BUSY)
         async with self._turns.take(turn):
-            workflow = await self._ledger.get_workflow(run.command.tenant, workflow_id)
-            await self._execute(run, workflow, step_id, stored)
+            await self._execute(run, await self._workflow(run, workflow_id), step_id, stored)
 
     async def _drive_found(self, run: StepRun, chain: ChainHash) -> None:
         """A new request that names no workflow."""
@@ -219,9 +218,11 @@ class Steps:
         async with self._finder.find(run.command, chain) as found:
             run.match, run.made = found.match, found.made
             async with self._turns.take(turn_of(tenant, found.workflow_id)):
-                made = found.made.workflow if found.made else None
-                workflow = made or await self._ledger.get_workflow(tenant, found.workflow_id)
-                await self._execute(run, workflow, new_id("st"), None)
+                await self._execute(run, await self._workflow(run, found.workflow_id), new_id("st"), None)
+
+    async def _workflow(self, run: StepRun, workflow_id: str) -> Workflow:
+        """The workflow to run in, which the ledger may not have yet."""
+        return run.made.workflow if run.made else await self._ledger.get_workflow(run.command.tenant, workflow_id)
 
     async def _execute(self, run: StepRun, workflow: Workflow, step_id: str, stored: Step | None) -> None:
         _check_open(workflow)
@@ -232,8 +233,9 @@ class Steps:
     def _busy(self, tenant: str, workflow_id: str) -> bool:
         return self._turns.busy(turn_of(tenant, workflow_id))
 
-    async def _when_busy(self, command: RunStep, stored: Step | None) -> str:
+    async def _when_busy(self, run: StepRun, stored: Step | None) -> str:
         """The workflow to run in: a fork of it when it is busy and the client asked for one."""
+        command = run.command
         workflow_id = stored.workflow_id if stored else command.workflow_id
         if self._busy(command.tenant, workflow_id):
             if command.on_busy is OnBusy.FAIL:
@@ -242,7 +244,8 @@ class Steps:
                 )
             if command.on_busy is OnBusy.FORK and stored is None:
                 fork = ForkWorkflow(command.tenant, workflow_id, command.parent_step_id)
-                return (await self._workflows.fork(fork)).workflow_id
+                run.made = Made(await self._workflows.planned_fork(fork), workflow_hash(fork))
+                return run.made.workflow.workflow_id
         return workflow_id
 
     async def _settled(self, run: StepRun) -> Step | None:
