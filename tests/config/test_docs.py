@@ -6,8 +6,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from paceline import config
+from paceline import config, platforms
 from paceline.ledger.prices import PriceBook
+from paceline.speculation import checks
 from paceline.workflow.model import Usage
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -24,6 +25,13 @@ def test_the_profiles_of_the_speculation_page_are_valid() -> None:
     settings = example("speculation.md", models={"qwen2.5-coder-1.5b": {"path": "qwen2.5-coder-1.5b"}})
     assert {profile.method for profile in settings.speculation.values()} == {"ngram", "draft_model"}
     assert settings.engines["cpu"].speculation in settings.speculation
+
+
+def test_the_engine_of_the_trainium_page_keeps_the_rules() -> None:
+    settings = example("trainium.md")
+    engine = settings.engines["trn"]
+    assert checks.check_platform(engine, settings.speculation[engine.speculation]) == []
+    assert platforms.greedy_only(engine, None)
 
 
 def test_the_sums_of_the_cost_page_are_those_of_the_price_book() -> None:

@@ -180,8 +180,9 @@ def test_the_launcher_refuses_with_every_rule_and_remedy() -> None:
     wrong = engine(neuron={"segment_size": 3072, "cores": "0-3"})
     with pytest.raises(ConfigError) as caught:
         checks.check_engine(wrong, None, "nobody/here")
-    assert "neuron.segment-size: no kernel for segments of 3072 tokens (set `segment_size` to one of 512 and" in (
-        caught.value.message
+    assert (
+        "neuron.segment-size: no kernel for segments of 3072 tokens (set `segment_size` to one of 512, 1024,"
+        in (caught.value.message)
     )
     assert "neuron.cores: `tensor_parallel_size` 8 is more than the 4 logical cores" in caught.value.message
 

@@ -130,7 +130,10 @@ def accelerators(settings: config.Settings) -> Iterator[Finding]:
         yield Finding("GPU", "ok", "; ".join(gpus) or "none")
     if devices := detect.neuron_devices():
         yield Finding(
-            "Neuron", "ok", ", ".join(devices), "start vLLM with its Neuron plugin; name it by `url = ...`"
+            "Neuron",
+            "ok",
+            ", ".join(devices),
+            'see docs/trainium.md for an engine with `platform = "neuron"`',
         )
 
 

@@ -65,7 +65,8 @@ class PlatformRule:
 
     def text(self, **values: object) -> tuple[str, str]:
         """Statement and remedy with the placeholders filled."""
-        shown = values | {"values": " and ".join(map(str, self.values))}
+        *most, last = map(str, self.values or ("",))
+        shown = values | {"values": f"{', '.join(most)} and {last}" if most else last}
         return self.statement.format_map(shown), self.remedy.format_map(shown)
 
 
