@@ -119,6 +119,7 @@ async def test_each_turn_is_explained(
     assert (found["again_tokens"], found["unknown_turns"]) == (sum(sizes), 0)
 
     shown = await asyncio.to_thread(explain)
+    assert "Found by the conversation" not in shown
     assert f"{found['again_tokens']} of {found['prompt_tokens']} prompt tokens were computed again" in shown
     for reason, cause in causes.items():
         assert REMEDIES[reason] == cause["remedy"]

@@ -3,121 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 from tests.e2e import calls
+from tests.e2e.conversing import caller, system, user, workflows
+from tests.e2e.servers import to_toml
+from tests.e2e.test_explain import SETTINGS, app
 from tests.e2e.test_idempotency import SLOW, ended, events_until
+from typer.testing import CliRunner
 
 from paceline.errors import InvalidArgument, StepCancelled
 from paceline.ledger.keys import KeyStore
 from paceline.ledger.store import SqlLedger
-from paceline.v1.message_pb2 import Message, Role, Sampling, Tool, ToolCall
-from paceline.v1.step_pb2 import WorkflowMatch
-from paceline.v1.step_service_pb2 import Conversation, RunStepRequest, RunStepResponse, ToolSet
-from paceline.v1.step_service_pb2_grpc import StepServiceStub
+from paceline.v1.message_pb2 import Message, Role, Tool, ToolCall
+from paceline.v1.step_service_pb2 import ToolSet
 from paceline_agents import types as t
 
 FAST = ("--time-scale=0", "--reply-tokens=8")
 NEW, EXACT, AMBIGUOUS = "new", "exact", "ambiguous"
 
 
-def user(text: str) -> Message:
-    return Message(role=Role.ROLE_USER, content=text)
-
-
-def system(text: str) -> Message:
-    return Message(role=Role.ROLE_SYSTEM, content=text)
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One answered request."""
-
-    sent: tuple[Message, ...]
-    response: calls.Ended
-
-    @property
-    def started(self) -> Any:
-        return next(one.started for one in self.response.responses if one.HasField("started"))
-
-    @property
-    def finished(self) -> Any:
-        assert self.response.code is grpc.StatusCode.OK, self.response
-        return self.response.responses[-1].finished
-
-    @property
-    def workflow(self) -> str:
-        return str(self.started.workflow_id)
-
-    @property
-    def match(self) -> str:
-        return str(WorkflowMatch.Name(self.started.match).removeprefix("WORKFLOW_MATCH_").lower())
-
-    @property
-    def context(self) -> int:
-        """Tokens that its continuation carries."""
-        return int(self.finished.reuse.prompt_token_count + self.finished.usage.output_token_count)
-
-    def then(self, text: str) -> tuple[Message, ...]:
-        """The conversation after this turn, with a new message."""
-        return (*self.sent, self.finished.message, user(text))
-
-
-def request(messages: tuple[Message, ...], *, tokens: int = 0, **fields: Any) -> RunStepRequest:
-    if tokens:
-        fields["sampling"] = Sampling(max_output_token_count=tokens)
-    return RunStepRequest(conversation=Conversation(messages=messages), **fields)
-
-
-@dataclass(frozen=True)
-class Caller:
-    """A client without retries and without ids."""
-
-    stub: Any
-    metadata: tuple[tuple[str, str], ...] = ()
-
-    def call(self, *messages: Message, **fields: Any) -> Any:
-        return self.stub.RunStep(request(messages, **fields), metadata=self.metadata)
-
-    async def ask(self, *messages: Message, **fields: Any) -> Turn:
-        return Turn(messages, await calls.read(self.call(*messages, **fields)))
-
-    async def begun(self, *messages: Message, **fields: Any) -> tuple[Any, list[RunStepResponse]]:
-        """A call whose answer has begun."""
-        call, seen = self.call(*messages, **fields), []
-        async for response in call:
-            seen.append(response)
-            if response.HasField("text_delta"):
-                break
-        return call, seen
-
-
-@asynccontextmanager
-async def caller(paceline: Any, agent: str = "agent", key: str = "") -> AsyncIterator[Caller]:
-    """A client with a user agent and an API key."""
-    metadata = (("authorization", f"Bearer {key}"),) if key else ()
-    options = [("grpc.primary_user_agent", agent)]
-    async with grpc.aio.insecure_channel(paceline.target, options=options) as channel:
-        yield Caller(StepServiceStub(channel), metadata)
-
-
-def workflows(paceline: Any) -> list[dict[str, Any]]:
-    return list(paceline.sql("select * from workflows order by created_at"))
-
-
-async def rest(call: Any, seen: list[RunStepResponse], sent: tuple[Message, ...] = ()) -> Turn:
-    """Read a call that was begun."""
-    return Turn(sent, await calls.read(call, seen))
+def explain(ledger: Path, workflow_id: str) -> str:
+    """What `paceline workflow explain` says."""
+    config = ledger.with_name("paceline.toml")
+    config.write_text(to_toml({**SETTINGS, "ledger": {"url": f"sqlite:///{ledger}"}}))
+    result = CliRunner().invoke(app, ["workflow", "explain", workflow_id, "--config", str(config)])
+    assert result.exit_code == 0, result.output
+    return str(result.stdout)
 
 
 async def test_a_conversation_is_found_turn_by_turn_also_after_a_restart(
-    emulator: Callable[..., Any], run: Callable[..., Any]
+    emulator: Callable[..., Any], run: Callable[..., Any], ledger: Path
 ) -> None:
     engine = emulator(*FAST)
     async with run(engine.url) as paceline, caller(paceline) as client:
@@ -139,6 +58,8 @@ async def test_a_conversation_is_found_turn_by_turn_also_after_a_restart(
         assert after.finished.reuse.break_reason == 0
     assert step.match == EXACT
     assert [(row["system"], row["labels"], row["model"]) for row in made] == [("Be brief.", '{"team":"a"}', "m")]
+    shown = await asyncio.to_thread(explain, ledger, first.workflow)
+    assert "Found by the conversation, as the client named no workflow: 1 new, 2 exact.\n" in shown
 
 
 async def test_a_careless_client_is_found(emulator: Callable[..., Any], run: Callable[..., Any]) -> None:
@@ -368,6 +289,25 @@ async def test_a_finished_workflow_goes_on_in_a_fork(
     assert second.finished.reuse.carried_token_count == first.context
 
 
+async def test_deleted_content_is_rendered_again_in_the_workflow_that_is_found(
+    emulator: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    engine = emulator(*FAST)
+    async with run(engine.url) as paceline, caller(paceline) as client:
+        first = await client.ask(user("one"))
+        await engine.fault(kind="error", after_tokens=4)
+        lost = await client.ask(*first.then("two"))
+        await paceline.client.delete_workflow_content(first.workflow)
+        second = await client.ask(*first.then("two"))
+        other = await client.ask(*first.then("two, otherwise"))
+        third = await client.ask(*second.then("three"))
+        steps = [await paceline.client.get_step(step_id=one.started.step_id) for one in (second, other, third)]
+    assert lost.response.code is grpc.StatusCode.UNAVAILABLE
+    assert [turn.match for turn in (second, other, third)] == [EXACT, AMBIGUOUS, EXACT]
+    assert [step.answer.reuse.break_reason for step in steps] == ["retention_expired", "retention_expired", ""]
+    assert second.workflow == third.workflow == first.workflow
+
+
 async def test_what_clients_name_is_left_alone(emulator: Callable[..., Any], run: Callable[..., Any]) -> None:
     engine = emulator(*SLOW)
     async with run(engine.url) as paceline, caller(paceline) as client:
@@ -378,19 +318,12 @@ async def test_what_clients_name_is_left_alone(emulator: Callable[..., Any], run
         beside = await client.ask(*first.then("two, otherwise"), tokens=5)
         await named.result()
         after = await client.ask(*first.then("two, again"), tokens=5)
-        with pytest.raises(InvalidArgument, match="has the model m, not n"):
-            await calls_with_model(paceline, first.workflow)
+        refused = await client.ask(*first.then("two"), workflow_id=first.workflow, model="n")
     assert started.match == ""
+    assert refused.response.reason == InvalidArgument.reason
+    assert "has the model m, not n" in refused.response.message
     assert [turn.match for turn in (beside, after)] == [AMBIGUOUS, AMBIGUOUS]
     assert first.workflow not in {beside.workflow, after.workflow}
-
-
-async def calls_with_model(paceline: Any, workflow_id: str) -> None:
-    """A step whose model is not the workflow's."""
-    async with calls.stub(paceline.target) as stub:
-        failed = await calls.read(stub.RunStep(calls.request(workflow_id, model="n")))
-    assert failed.reason == InvalidArgument.reason
-    raise InvalidArgument(failed.message)
 
 
 async def test_a_request_id_leads_to_its_step_whatever_was_found_since(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -88,6 +89,9 @@ def _print(console: Console, workflow: Workflow, found: Explanation, *, example:
         highlight=False,
         soft_wrap=True,
     )
+    if matches := Counter(turn.match for turn in found.turns if turn.match):
+        counts = ", ".join(f"{count} {match.value}" for match, count in matches.items())
+        _line(console, f"Found by the conversation, as the client named no workflow: {counts}.")
     console.print(_turn_table(found.turns))
     for turn in found.turns:
         for part in turn.again:

@@ -14,8 +14,8 @@ MOST_STEPS = 100
 """How many steps of one conversation are looked at, the latest ones."""
 MOST_HASHES = 500
 """How many hashes one statement looks for."""
-_NOTHING = "[]"
-"""The messages of a step whose content is deleted."""
+_DELETED = "[]"
+"""The messages of a step whose content is deleted, or not stored."""
 _LIVE = (StepState.FINISHED.value, StepState.QUEUED.value, StepState.RUNNING.value)
 _UNANSWERED = (StepState.FAILED.value, StepState.CANCELLED.value)
 
@@ -52,7 +52,6 @@ _NOT_ANSWERED = (
     select(
         *(steps.c[name] for name in ("request_id", "request_hash", "workflow_id", "workflow_match")),
         steps.c.error_reason,
-        (steps.c.input == _NOTHING).label("gone"),
         or_(
             workflows.c.outcome_kind.is_not(None),
             select(_other.c.step_id)
@@ -68,7 +67,7 @@ _NOT_ANSWERED = (
     .select_from(_with_workflow)
     .where(_this_chain, steps.c.state.in_(_UNANSWERED))
     # One whose messages were deleted cannot run again.
-    .where(or_(steps.c.input != "[]", workflows.c.store == StorePolicy.NONE.value))
+    .where(or_(steps.c.input != _DELETED, workflows.c.store == StorePolicy.NONE.value))
     .order_by(*_latest_first)
     .limit(MOST_STEPS)
 )
@@ -94,7 +93,7 @@ def _answered(connection: Connection, tenant: str, chain_hash: bytes) -> list[An
 
 
 def find_unanswered(connection: Connection, tenant: str, chain_hash: bytes) -> list[Unanswered]:
-    """The failed and cancelled steps with this chain hash, latest first."""
+    """The failed and cancelled steps with this chain hash, latest first, but those that were deleted."""
     rows = connection.execute(_NOT_ANSWERED, {"tenant": tenant, "chain_hash": chain_hash})
     return [
         Unanswered(
@@ -103,8 +102,7 @@ def find_unanswered(connection: Connection, tenant: str, chain_hash: bytes) -> l
             row.workflow_id,
             WorkflowMatch(row.workflow_match),
             row.error_reason,
-            replaceable=not row.replaced,
-            gone=bool(row.gone),
+            not row.replaced,
         )
         for row in rows
     ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import TypeVar
 
-from paceline.workflow.model import ReuseBreak, Step, StepState
+from paceline.workflow.model import ReuseBreak, Step, StepState, WorkflowMatch
 from paceline.workflow.remedies import CACHE_ONLY, NOT_CONTENT, REMEDIES, changed, moved
 
 _Number = TypeVar("_Number", int, float)
@@ -57,6 +57,8 @@ class Turn:
     again: tuple[Again, ...]
 
 
+    match: WorkflowMatch | None
+    """How the workflow was found; None when the client named it."""
 @dataclass(frozen=True, slots=True)
 class Cause:
     """All turns of one reason. Sums have what is known; None where nothing is."""
@@ -152,6 +154,7 @@ class _Reader:
             again_tokens=None if unknown else sum(part.tokens for part in parts),
             again=parts,
         )
+            match=step.match,
 
     @property
     def _reason(self) -> ReuseBreak | None:

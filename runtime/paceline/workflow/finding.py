@@ -80,7 +80,7 @@ class Finder:
         """The id of the same request whose step ended without an answer and may run again."""
         for step in await self._ledger.find_unanswered(command.tenant, chain.whole):
             same = step.request_hash == request_hash and outcome.retryable(step.error_reason)
-            if same and step.replaceable and not step.gone and self._free(command.tenant, step.workflow_id):
+            if same and step.replaceable and self._free(command.tenant, step.workflow_id):
                 return step.request_id
         return None
 

@@ -129,8 +129,6 @@ class Unanswered:
     error_reason: str
     replaceable: bool
     """Whether its workflow is open, and no later step of it is finished or under way."""
-    gone: bool
-    """Whether its messages are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +242,8 @@ class Ledger(Protocol):
         ...
 
     async def find_unanswered(self, tenant: str, chain_hash: bytes) -> list[Unanswered]:
-        """The failed and cancelled steps with this chain hash, latest first; the latest 100."""
+        """The failed and cancelled steps with this chain hash whose messages are not deleted, latest first; the
+        latest 100."""
         ...
 
     async def open_step(self, step: Step, attempt: NewAttempt | None) -> None:
