@@ -1,5 +1,7 @@
 """Keep what continues a chain without its texts, how a workflow was found, and how long content stays."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -8,13 +10,14 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
-STEPS = {
+STEPS: dict[str, sa.types.TypeEngine[Any]] = {
     "message_keys": sa.LargeBinary(),
     "calls": sa.Text(),
     "chain_hash": sa.LargeBinary(),
     "workflow_match": sa.String(32),
     "output_flags": sa.Text(),
     "model_hash": sa.String(128),
+    "reuse_block_tokens": sa.Integer(),
 }
 
 

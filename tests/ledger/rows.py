@@ -130,7 +130,7 @@ def finished(of: NewAttempt, *, usage: Usage = USAGE, cost: Cost = COST) -> Atte
         malformed_tool_calls=1,
         segments=Segments(0, ids(1, 2, 3), ids(4, 5), "tokenizer", "template", "model"),
         finish_reason=FinishReason.TOOL_CALLS,
-        reuse=Reuse(1000, 900, 100, ReuseBreak.EVICTED, 3, 40, 50, 2),
+        reuse=Reuse(1000, 900, 100, ReuseBreak.EVICTED, 3, 40, 50, 2, 16),
         step_class="tool call",
     )
 

@@ -81,12 +81,20 @@ def test_the_end_of_a_context_that_fills_no_block_is_rounding() -> None:
 @pytest.mark.parametrize(("drafts", "rounding"), [(0, 9), (8, 9), (9, 41)])
 def test_an_eviction_costs_all_but_the_rounding(drafts: int, rounding: int) -> None:
     late = step(3, prompt=500, carried=425, cached=96, reason=ReuseBreak.EVICTED)
-    found = read(FIRST, WARM, late, drafts=drafts)
-    assert found.block_tokens == 32  # of 320 and 96
-    turn = found.turns[2]
+    turn = read(FIRST, WARM, late, drafts=drafts).turns[2]
+    assert turn.block_tokens == 32  # of 320 and 96
     assert (turn.rounding_tokens, turn.again_tokens) == (rounding, 425 - 96 - rounding)
     (lost,) = turn.again
     assert (lost.reason, lost.start, lost.at_most) == (ReuseBreak.EVICTED, 96, False)
+
+
+def test_the_size_of_a_block_is_the_engines_own_where_it_was_kept() -> None:
+    late = step(3, prompt=500, carried=434, cached=96, reason=ReuseBreak.EVICTED)
+    assert late.reuse
+    kept = replace(late, reuse=replace(late.reuse, block_tokens=16))
+    first, second, third = read(FIRST, WARM, kept).turns
+    assert [first.block_tokens, second.block_tokens, third.block_tokens] == [32, 32, 16]
+    assert (third.rounding_tokens, third.again_tokens) == (2, 336)
 
 
 def test_seconds_and_money_are_the_share_of_the_tokens() -> None:
@@ -186,7 +194,7 @@ def test_a_parent_may_belong_to_another_workflow() -> None:
     found = read(branch, outside=[origin])
     (lost,) = found.turns[0].again
     assert lost.detail == "c to b"
-    assert (found.block_tokens, len(found.turns)) == (320, 1)
+    assert [turn.block_tokens for turn in found.turns] == [320]
 
 
 def test_changes_are_located_without_their_text() -> None:

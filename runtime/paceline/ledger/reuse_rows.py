@@ -20,6 +20,7 @@ def reuse_values(reuse: Reuse | None) -> dict[str, Any]:
         "reuse_dropped_tokens": reuse and reuse.dropped_tokens,
         "reuse_kept_reasoning_tokens": reuse and reuse.kept_reasoning_tokens,
         "reuse_volatile_blocks": reuse and reuse.volatile_blocks,
+        "reuse_block_tokens": reuse and reuse.block_tokens,
     }
 
 
@@ -36,4 +37,5 @@ def reuse_from_row(row: Row[Any]) -> Reuse | None:
         row.reuse_dropped_tokens,
         row.reuse_kept_reasoning_tokens,
         row.reuse_volatile_blocks,
+        row.reuse_block_tokens,
     )

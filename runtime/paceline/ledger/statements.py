@@ -155,7 +155,7 @@ END_STEP = HotStatement(
             *("generated_ids", "tokenizer_hash", "template_hash", "reuse_prompt_tokens", "reuse_carried_tokens"),
             *("reuse_rendered_tokens", "reuse_break", "reuse_break_message", "reuse_dropped_tokens"),
             *("reuse_kept_reasoning_tokens", "reuse_volatile_blocks", "error_reason", "error_message", "ended_at"),
-            *("message_keys", "calls", "output_flags", "model_hash"),
+            *("message_keys", "calls", "output_flags", "model_hash", "reuse_block_tokens"),
         ),
         chain_hash=func.coalesce(bindparam("chain_hash", type_=steps.c.chain_hash.type), steps.c.chain_hash),
     )

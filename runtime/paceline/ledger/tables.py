@@ -160,6 +160,7 @@ steps = Table(
     Column("reuse_dropped_tokens", BigInteger),
     Column("reuse_kept_reasoning_tokens", BigInteger),
     Column("reuse_volatile_blocks", Integer),
+    Column("reuse_block_tokens", Integer),  # of a block of the replica's cache
     Column("attempt_count", Integer, nullable=False),
     Column("last_attempt_id", _ID),
     Column("error_reason", _ID, nullable=False),

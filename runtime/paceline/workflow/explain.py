@@ -54,6 +54,8 @@ class Turn:
     """Carried tokens that no whole block of the cache held: they are always computed again."""
     again_tokens: int | None
     """Computed again, without rounding; at most."""
+    block_tokens: int | None
+    """Size of the cache's blocks; where that was not kept, as the counts show it."""
     again: tuple[Again, ...]
 
 
@@ -88,8 +90,6 @@ class Explanation:
     again_tokens: int
     unknown_turns: int
     """Turns of which it is not known what was computed again."""
-    block_tokens: int | None
-    """Size of the cache's blocks, as the counts show it; None where no count does."""
 
 
 def explain(
@@ -98,15 +98,16 @@ def explain(
     """Explain the steps of a workflow, oldest first.
 
     `outside` are parents that other workflows have. `draft_tokens` is how much each speculation profile drafts at
-    once: that much of an answer's end is not yet in the cache. A size of blocks is no part of the ledger: it is
-    the largest that fits all counts of cached tokens, so with few turns more may count as rounding than is.
+    once: that much of an answer's end is not yet in the cache. Where the size of blocks was not kept, it is the
+    largest that fits all counts of cached tokens, so with few turns more may count as rounding than is.
     """
     others = tuple(outside)
-    block = gcd(*(step.usage.cached_prompt or 0 for step in (*others, *steps))) or None
+    guess = gcd(*(step.usage.cached_prompt or 0 for step in (*others, *steps))) or None
     known = {step.step_id: step for step in (*others, *steps)}
     turns, before = [], None
     for number, step in enumerate(steps, 1):
         parent = known.get(step.parent_step_id or "", before)
+        block = (step.reuse.block_tokens if step.reuse else None) or guess
         reader = _Reader(step, parent, before, block, draft_tokens.get(step.speculation.profile, 0), miss_price)
         turns.append(reader.turn(number))
         before = step if step.state is StepState.FINISHED else before
@@ -118,7 +119,6 @@ def explain(
         rounding_tokens=sum(turn.rounding_tokens or 0 for turn in turns),
         again_tokens=sum(cause.tokens for cause in causes),
         unknown_turns=sum(turn.again_tokens is None for turn in turns),
-        block_tokens=block,
     )
 
 
@@ -152,6 +152,7 @@ class _Reader:
             rendered_tokens=reuse.rendered_tokens if reuse else None,
             rounding_tokens=rounding,
             again_tokens=None if unknown else sum(part.tokens for part in parts),
+            block_tokens=self.block,
             again=parts,
         )
             match=step.match,

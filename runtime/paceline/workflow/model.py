@@ -155,6 +155,8 @@ class Reuse:
     """Carried tokens of earlier reasoning that the template would have left out; None: was not kept."""
     volatile_blocks: int | None = None
     """Volatile blocks that were taken out of the system prompt; None: was not kept."""
+    block_tokens: int | None = None
+    """Size of a block of the replica's cache; None: its engine does not say, or it was not kept."""
 
 
 @dataclass(frozen=True, slots=True)

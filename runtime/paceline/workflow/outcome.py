@@ -131,4 +131,5 @@ def reuse_of(prompt: Prompt, replica: Replica, cached: int | None) -> Reuse:
         prompt.dropped,
         prompt.kept_reasoning,
         prompt.volatile_blocks,
+        block_size,
     )
