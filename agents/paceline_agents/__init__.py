@@ -29,6 +29,7 @@ from paceline_agents.types import (
     Tool,
     ToolCall,
     ToolCallReady,
+    ToolChoice,
     Usage,
     Workflow,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "Tool",
     "ToolCall",
     "ToolCallReady",
+    "ToolChoice",
     "Usage",
     "Workflow",
     "WorkflowHandle",

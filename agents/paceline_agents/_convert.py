@@ -143,6 +143,7 @@ def _answer(
         cost=_cost(end.cost),
         malformed_tool_calls=malformed,
         replica=end.replica,
+        output_flags=tuple(_value_text(end, "output_flags", flag) for flag in end.output_flags),
     )
 
 
@@ -229,11 +230,14 @@ def _time(
 
 def _enum_text(message: Message, name: str) -> str:
     """`FINISH_REASON_STOP` as `stop`, unspecified as empty text, a value of a newer server as its number."""
+    return _value_text(message, name, getattr(message, name))
+
+
+def _value_text(message: Message, name: str, number: int) -> str:
     enum = message.DESCRIPTOR.fields_by_name[name].enum_type
     assert enum is not None, f"{name} is no enum"  # noqa: S101 - a mistake of this module, not of a caller
     values = enum.values_by_number
     prefix = values[0].name.removesuffix("UNSPECIFIED")
-    number = getattr(message, name)
     if number == 0:
         return ""
     return values[number].name.removeprefix(prefix).lower() if number in values else str(number)

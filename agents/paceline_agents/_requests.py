@@ -23,6 +23,11 @@ _ON_BUSY = {
     t.OnBusy.FAIL: step_service_pb2.ON_BUSY_FAIL,
     t.OnBusy.FORK: step_service_pb2.ON_BUSY_FORK,
 }
+_TOOL_CHOICES = {
+    t.ToolChoice.AUTO: step_service_pb2.TOOL_CHOICE_MODE_AUTO,
+    t.ToolChoice.NONE: step_service_pb2.TOOL_CHOICE_MODE_NONE,
+    t.ToolChoice.REQUIRED: step_service_pb2.TOOL_CHOICE_MODE_REQUIRED,
+}
 _OUTCOMES = {
     t.OutcomeKind.SUCCEEDED: workflow_pb2.OUTCOME_KIND_SUCCEEDED,
     t.OutcomeKind.FAILED: workflow_pb2.OUTCOME_KIND_FAILED,
@@ -113,7 +118,22 @@ def _run_request(options: RunOptions) -> step_service_pb2.RunStepRequest:
         request.tools.CopyFrom(step_service_pb2.ToolSet(tools=[_tool(tool) for tool in tools]))
     if grace is not None:
         request.detach_grace.FromTimedelta(timedelta(seconds=grace))
+    _choose_form(request, options)
     return request
+
+
+def _choose_form(request: step_service_pb2.RunStepRequest, options: RunOptions) -> None:
+    """What the client wants of the answer."""
+    choice, wanted = options.get("tool_choice"), options.get("response_format")
+    if isinstance(choice, t.ToolChoice):
+        request.tool_choice.mode = _TOOL_CHOICES[choice]
+    elif choice is not None:
+        request.tool_choice.mode = step_service_pb2.TOOL_CHOICE_MODE_NAMED
+        request.tool_choice.tool_name = choice
+    if wanted:
+        request.response_format.json_schema = wanted
+    elif wanted is not None:
+        request.response_format.json_object = True
 
 
 def finish_request(

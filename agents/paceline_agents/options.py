@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from paceline_agents.types import OnBusy, SamplingOptions, StorePolicy, Tool, TranscriptPolicy
+from paceline_agents.types import OnBusy, SamplingOptions, StorePolicy, Tool, ToolChoice, TranscriptPolicy
 
 
 class WorkflowOptions(SamplingOptions, total=False):
@@ -44,6 +44,11 @@ class RunOptions(SamplingOptions, total=False):
     """Idempotency key, [A-Za-z0-9_-]{8,64}; a random one if not given."""
     tools: list[Tool] | tuple[Tool, ...] | None
     """Replaces the workflow's tools, even if empty."""
+    tool_choice: ToolChoice | str
+    """Whether a tool is called, or the name of the one that is called once; as the model likes if not given."""
+    response_format: str | None
+    """JSON Schema, as JSON text, of the answer's text; an empty text for any JSON object. Such an answer can be no
+    tool call. Anything if not given."""
     detach_grace: float | None
     """How long the step runs on without a reader, in seconds up to 60."""
     timeout: float | None

@@ -29,6 +29,17 @@ class OnBusy(StrEnum):
     FORK = "fork"
 
 
+class ToolChoice(StrEnum):
+    """Whether the model calls a tool. REQUIRED needs a backend with structured outputs."""
+
+    AUTO = "auto"
+    """As it likes."""
+    NONE = "none"
+    """No; what looks like a call is text. The prompt still shows the tools."""
+    REQUIRED = "required"
+    """At least one."""
+
+
 class TranscriptPolicy(StrEnum):
     """What happens when the chat template would render earlier messages otherwise than they were sent."""
 
@@ -198,6 +209,9 @@ class Answer:
     malformed_tool_calls: int | None = None
     """Malformed tool calls that were left in the text; None for a step that was read from the ledger."""
     replica: str = ""
+    output_flags: tuple[str, ...] = ()
+    """What was debatable about it: `malformed_call`, `call_in_open_reasoning`, `retokenized_end`, `stray_marker`;
+    a newer server may know more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,21 @@ def parsed(folder: str, parser: str, text: str, tools: list[Any]) -> dict[str, A
     return {"calls": calls, "content": found.content}
 
 
+def reasoned(folder: str, parser: str, text: str, tools: list[Any]) -> dict[str, Any]:
+    """What vLLM's tool and reasoning parsers find together in a whole answer."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.parser.parser_manager import ParserManager
+
+    tokenizer = tokenizer_of(folder)
+    request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "?"}], tools=tools)
+    made = ParserManager.get_parser(
+        tool_parser_name=parser, reasoning_parser_name="qwen3", enable_auto_tools=True, tokenizer=tokenizer
+    )
+    reasoning, content, calls = made(tokenizer, request.tools).parse(text, request, enable_auto_tools=True)
+    found = [[call.name, json.loads(call.arguments)] for call in calls or []]
+    return {"reasoning": reasoning, "content": content, "calls": found}
+
+
 def main() -> None:
     """Answer every question."""
     asked = json.load(sys.stdin)
@@ -59,6 +74,7 @@ def main() -> None:
         "template": [by_template(**question) for question in asked["template"]],
         "harmony": [by_harmony(**question) for question in asked["harmony"]],
         "parsed": [parsed(**question) for question in asked["parsed"]],
+        "reasoned": [reasoned(**question) for question in asked["reasoned"]],
     }
     sys.stdout.write("\n" + json.dumps(answers) + "\n")
 

@@ -14,7 +14,7 @@ from tests.transcript import models
 from tests.transcript.conversations import TOOLS, assistant, call, result, user
 from tests.transcript.test_families import as_openai, tool_as_openai
 
-from paceline.transcript.chat import load
+from paceline.transcript.chat import ChatModel, load
 from paceline.workflow.model import Message, Tool
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
@@ -59,6 +59,13 @@ LLAMA = (
 RESULT_OF_VLLM, RESULT_OF_GPT_OSS = "<|channel|>commentary to=assistant", " to=assistant<|channel|>commentary"
 """The head of a tool result: vLLM's fork of openai-harmony puts the recipient behind the channel, gpt-oss's own
 template and openai-harmony before it."""
+AMBIGUOUS = (
+    '<tool_call>{"name": "read_file", "name": "run_tests", "arguments": {}}</tool_call>',
+    '<tool_call>{"name": "read_file", "arguments": {"path": "a"}, "timeout": 5}</tool_call>',
+    '<tool_call>{"name": "read_file", "arguments": {"path": "a", "path": "b"}}</tool_call>',
+)
+"""vLLM runs what is left of these; Paceline runs none."""
+IN_REASONING = [("qwen3", "hermes", HERMES[0]), ("qwen3_6", "qwen3_coder", XML[0])]
 ANSWERS = [
     *(("qwen2_5", "hermes", text) for text in HERMES),
     *(("qwen3_6", "qwen3_coder", text) for text in XML),
@@ -104,7 +111,16 @@ async def test_first_prompts_and_calls_are_vllms(folder_of: FolderOf) -> None:
         {"folder": str(folder_of(name)), "parser": parser, "text": text, "tools": tools}
         for name, parser, text in ANSWERS
     ]
-    theirs = ask({"template": of_template, "harmony": of_harmony, "parsed": of_answers})
+    of_reasoning = [
+        {"folder": str(folder_of(name)), "parser": parser, "text": f"<think>{text}{end}", "tools": tools}
+        for name, parser, text in IN_REASONING
+        for end in ("", "\nNo.</think>\nDone.")
+    ]
+    of_answers += [
+        {"folder": str(folder_of("qwen2_5")), "parser": "hermes", "text": text, "tools": tools}
+        for text in AMBIGUOUS
+    ]
+    theirs = ask({"template": of_template, "harmony": of_harmony, "parsed": of_answers, "reasoned": of_reasoning})
 
     ours = [
         await (await load(str(folder_of(name)), None, arguments)).render_first(*case)
@@ -118,7 +134,9 @@ async def test_first_prompts_and_calls_are_vllms(folder_of: FolderOf) -> None:
         rendered = await gpt_oss.render_first(*case)
         assert gpt_oss.tokenizer.decode(rendered) == text
         assert rendered == gpt_oss.tokenizer.encode_now(text)
-    for (name, _, text), found in zip(ANSWERS, theirs["parsed"], strict=True):
+    await _check_ambiguous(theirs["parsed"][len(ANSWERS) :], await load(str(folder_of("qwen2_5"))))
+    await _check_reasoning(theirs["reasoned"], folder_of)
+    for (name, _, text), found in zip(ANSWERS, theirs["parsed"][: len(ANSWERS)], strict=True):
         model = await load(str(folder_of(name)))
         parser = model.parser(TOOLS)
         parser.feed(model.tokenizer.encode_now(f"<think></think>{text}" if name == "qwen3_6" else text))
@@ -126,6 +144,40 @@ async def test_first_prompts_and_calls_are_vllms(folder_of: FolderOf) -> None:
         calls = [[made.tool_name, json.loads(made.arguments_json)] for made in message.tool_calls]
         assert calls == found["calls"]
         assert message.content == (found["content"] or "").rstrip("\n")
+
+
+def read(model: ChatModel, text: str) -> Message:
+    """What Paceline finds in a whole answer."""
+    parser = model.parser(TOOLS)
+    parser.feed(model.tokenizer.encode_now(text))
+    return parser.finish().message
+
+
+def found_calls(message: Message) -> list[list[Any]]:
+    """Names and arguments."""
+    return [[made.tool_name, json.loads(made.arguments_json)] for made in message.tool_calls]
+
+
+async def _check_ambiguous(theirs: list[dict[str, Any]], model: ChatModel) -> None:
+    """What asks for two things at once vLLM runs in part; here it is text."""
+    for text, found in zip(AMBIGUOUS, theirs, strict=True):
+        assert found["calls"]
+        message = read(model, text)
+        assert (message.tool_calls, message.content) == ((), text)
+
+
+async def _check_reasoning(theirs: list[dict[str, Any]], folder_of: FolderOf) -> None:
+    """A call in reasoning that never ends counts for both. In reasoning that does end, vLLM runs it too, and loses
+    the text behind it; here it is reasoning."""
+    for (name, _, text), opened, ended in zip(IN_REASONING, theirs[::2], theirs[1::2], strict=True):
+        model = await load(str(folder_of(name)))
+        start = "" if name == "qwen3_6" else "<think>"
+        message = read(model, f"{start}{text}")
+        assert found_calls(message) == opened["calls"]
+        assert message.reasoning == opened["reasoning"].strip()
+        message = read(model, f"{start}{text}\nNo.</think>\nDone.")
+        assert (message.tool_calls, message.content, message.reasoning) == ((), "Done.", f"{text}\nNo.")
+        assert (ended["calls"], ended["content"]) == (opened["calls"], None)
 
 
 def with_text_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

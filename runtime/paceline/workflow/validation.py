@@ -79,9 +79,7 @@ def _check_answer_form(command: RunStep) -> None:
     named = choice.mode is ToolChoiceMode.NAMED
     if named != bool(choice.tool_name):
         rule = "is required for" if named else "is only for"
-        raise InvalidArgument(
-            f"tool_choice.tool_name: {rule} the mode NAMED", field="tool_choice.tool_name"
-        )
+        raise InvalidArgument(f"tool_choice.tool_name: {rule} the mode NAMED", field="tool_choice.tool_name")
     if wanted is None:
         return
     if choice.mode in {ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED}:
@@ -91,9 +89,7 @@ def _check_answer_form(command: RunStep) -> None:
             field="response_format",
         )
     if wanted.json_schema and (defect := schema_defect(wanted.json_schema)):
-        raise InvalidArgument(
-            f"response_format.json_schema: {defect}", field="response_format.json_schema"
-        )
+        raise InvalidArgument(f"response_format.json_schema: {defect}", field="response_format.json_schema")
 
 
 def check_create(command: CreateWorkflow) -> None:
