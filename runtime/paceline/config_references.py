@@ -20,11 +20,22 @@ def check(settings: Settings) -> None:
             raise ValueError(f"engines.{name}.speculation: no [speculation.{engine.speculation}]")
         if engine.instance_type and engine.instance_type not in settings.accelerators:
             raise ValueError(f"engines.{name}.instance_type: no [accelerators.{engine.instance_type}]")
+    _check_cores(settings)
     for name, canary in settings.canary.items():
         if name not in settings.models:
             raise ValueError(f"canary.{name}: no [models.{name}]; known: {_names(settings.models)}")
         if canary.share:
             _check_comparable(settings, name)
+
+
+def _check_cores(settings: Settings) -> None:
+    """No two engines have a NeuronCore in common: a process has its cores alone."""
+    owners: dict[int, str] = {}
+    for name, engine in settings.engines.items():
+        for core in engine.neuron.core_ids if engine.neuron else ():
+            if owner := owners.get(core):
+                raise ValueError(f"engines.{name}.neuron.cores: core {core} is engines.{owner}'s; name other cores")
+            owners[core] = name
 
 
 def drafting_profiles(settings: Settings) -> frozenset[str]:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from paceline import config, platforms
 from paceline.cli import config_text
 from paceline.cli.main import app
+from paceline.errors import ConfigError
 from paceline.platforms.compilecache import Compiled, cache_key, folder
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -150,6 +151,15 @@ def test_what_is_wrong_in_the_configuration_is_named(engine: dict[str, Any], par
     result = CliRunner().invoke(app, ["engine", "render", "Trn_1", "-c", str(tmp_path / "paceline.toml")])
     assert result.exit_code == 1
     assert part in result.stderr
+
+
+def test_a_core_belongs_to_one_engine() -> None:
+    models = {"models": {"llama": {"path": "/models/llama"}}}
+    two = {"one": engine_values(neuron={"cores": "0-7"}), "two": engine_values(neuron={"cores": "7-14"})}
+    with pytest.raises(ConfigError, match=r"engines\.two\.neuron\.cores: core 7 is engines\.one's; name other cores"):
+        config.parse(models | {"engines": two}, "test")
+    apart = two | {"two": engine_values(neuron={"cores": "8-15"})}
+    assert config.parse(models | {"engines": apart}, "test").engines["two"].neuron
 
 
 def test_an_unknown_engine_is_named(tmp_path: Path) -> None:

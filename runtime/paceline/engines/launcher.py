@@ -258,7 +258,7 @@ class LaunchedServer:
             warnings = await asyncio.to_thread(checks.check_engine, *arguments)
         except ModelError as error:
             log.warning("speculation_not_checked", engine=self.name, reason=error.message)
-            return
+            warnings = checks.check_platform(self._engine, self._speculation)
         for item in warnings:
             log.warning("speculation_doubtful", engine=self.name, rule=item.rule, detail=item.statement)
 
