@@ -57,10 +57,10 @@ class Turn:
     block_tokens: int | None
     """Size of the cache's blocks; where that was not kept, as the counts show it."""
     again: tuple[Again, ...]
-
-
     match: WorkflowMatch | None
     """How the workflow was found; None when the client named it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """All turns of one reason. Sums have what is known; None where nothing is."""
@@ -154,8 +154,8 @@ class _Reader:
             again_tokens=None if unknown else sum(part.tokens for part in parts),
             block_tokens=self.block,
             again=parts,
-        )
             match=step.match,
+        )
 
     @property
     def _reason(self) -> ReuseBreak | None:
