@@ -34,7 +34,7 @@ def _check_cores(settings: Settings) -> None:
     for name, engine in settings.engines.items():
         for core in engine.neuron.core_ids if engine.neuron else ():
             if owner := owners.get(core):
-                raise ValueError(f"engines.{name}.neuron.cores: core {core} is engines.{owner}'s; name other cores")
+                raise ValueError(f"engines.{name}.neuron.cores: core {core} is engines.{owner}'s; name others")
             owners[core] = name
 
 

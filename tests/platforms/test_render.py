@@ -92,6 +92,23 @@ def test_what_is_rendered_is_what_is_launched(name: str) -> None:
     assert plan.env["VLLM_CACHE_ROOT"].startswith("/var/cache/neuron/0.2")
 
 
+@pytest.mark.parametrize(
+    ("neuron", "segments"),
+    [
+        ({}, [2048]),
+        ({"prefix_caching": False}, [2048]),
+        ({"prefix_caching": False, "segment_size": 8192}, None),
+        ({"segment_size": 8192}, [8192]),
+    ],
+)
+def test_prompts_are_cut_where_they_must_be(neuron: dict[str, Any], segments: list[int] | None) -> None:
+    given = config.Engine.model_validate(engine_values(neuron=neuron))
+    command = platforms.as_written(given, None, "/models/llama", Path("python"), 1).command
+    values = json.loads(command[command.index("--additional-config") + 1])["neuron_config"]
+    assert values.get("kv_segment_size_buckets") == segments
+    assert ("--no-enable-prefix-caching" in command) == ("prefix_caching" in neuron)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_kubernetes_part_has_volumes_for_its_mounts(name: str, tmp_path: Path) -> None:
     given = settings(*CASES[name])
@@ -156,7 +173,7 @@ def test_what_is_wrong_in_the_configuration_is_named(engine: dict[str, Any], par
 def test_a_core_belongs_to_one_engine() -> None:
     models = {"models": {"llama": {"path": "/models/llama"}}}
     two = {"one": engine_values(neuron={"cores": "0-7"}), "two": engine_values(neuron={"cores": "7-14"})}
-    with pytest.raises(ConfigError, match=r"engines\.two\.neuron\.cores: core 7 is engines\.one's; name other cores"):
+    with pytest.raises(ConfigError, match=r"engines\.two\.neuron\.cores: core 7 is engines\.one's"):
         config.parse(models | {"engines": two}, "test")
     apart = two | {"two": engine_values(neuron={"cores": "8-15"})}
     assert config.parse(models | {"engines": apart}, "test").engines["two"].neuron
