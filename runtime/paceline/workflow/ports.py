@@ -328,7 +328,7 @@ class StepReport:
     request: GenerateRequest | None = None
     """What the engine was asked; None if it was not. Holds the whole prompt: keep few of them."""
     kept_tokens: int | None = None
-    """How many ids of the answer in the transcript the engine generated, the rest being tokenized again; None: all."""
+    """How many ids of the answer the engine generated, the others being tokenized again; None: all."""
     pool: PoolChoice | None = None
     """Why it ran in its pool."""
     match: WorkflowMatch | None = None
