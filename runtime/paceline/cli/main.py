@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import typer
 
-from paceline.cli import config, db, doctor, engine, keys, models, outcome, report, serve, spec, tenant, workflow
+from paceline.cli import (
+    config,
+    db,
+    doctor,
+    engine,
+    keys,
+    models,
+    outcome,
+    plan,
+    report,
+    serve,
+    spec,
+    tenant,
+    workflow,
+)
 from paceline.cli.demo import demo
 
 app = typer.Typer(
@@ -15,6 +29,7 @@ app = typer.Typer(
 app.command()(serve.serve)
 app.command()(demo)
 app.command()(doctor.doctor)
+app.command()(plan.plan)
 app.command()(report.report)
 app.add_typer(config.app, name="config")
 app.add_typer(db.app, name="db")
