@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from paceline.cli import doctor, engine, models
+from paceline.cli.findings import Finding
 from paceline.models.catalog import CATALOG, model_dir
 
 app = typer.Typer()
@@ -32,7 +33,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def find(subject: str, path: Path | None = None) -> doctor.Finding:
+def find(subject: str, path: Path | None = None) -> Finding:
     (finding,) = [finding for finding in doctor.examine(path) if finding.subject == subject]
     return finding
 

@@ -11,7 +11,7 @@ import pytest
 from paceline import config, platforms
 from paceline.engines.launcher import environment
 from paceline.errors import ModelError
-from paceline.platforms import cpu, detect
+from paceline.platforms import cpu
 from paceline.platforms.plan import LaunchPlan
 
 NGRAM = config.Speculation(method="ngram", num_speculative_tokens=4)
@@ -114,9 +114,3 @@ def test_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert env["LD_PRELOAD"].split() == [str(library), "/lib/other.so"]
     engine = config.Engine(model="m", platform="cpu", env={"VLLM_CPU_OMP_THREADS_BIND": "auto"})
     assert environment(plan, engine)["VLLM_CPU_OMP_THREADS_BIND"] == "auto"
-
-
-def test_neuron_devices(tmp_path: Path) -> None:
-    for name in ("neuron0", "neuron1", "neuron_core", "null"):
-        (tmp_path / name).touch()
-    assert detect.neuron_devices(tmp_path) == ["neuron0", "neuron1"]

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline import config, log
-from paceline.cli import config_text, doctor, engine, models
+from paceline.cli import config_text, doctor, doctor_devices, engine, models
 from paceline.cli.config import EXAMPLE_ACCELERATOR, EXAMPLE_INSTANCE, EXAMPLE_PRICE, HEADER
 from paceline.cli.failure import clear_errors
 from paceline.cli.report import report
@@ -25,7 +25,7 @@ from paceline.errors import EngineUnavailable, InvalidArgument
 from paceline.routing.placement import ReplicaPhase
 
 MODEL = "qwen2.5-coder-0.5b"
-CHECKS = (doctor.system, doctor.processor, doctor.memory, doctor.storage)
+CHECKS = (doctor.system, doctor_devices.processor, doctor.memory, doctor.storage)
 REFRESH_SECONDS = 0.25
 
 out = Console(highlight=False, soft_wrap=True)

