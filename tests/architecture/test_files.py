@@ -5,6 +5,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from paceline.engines.venv import PLACEHOLDERS
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST = 400
@@ -47,3 +50,13 @@ def locked(lock: str) -> dict[str, int]:
     text = (ROOT / "requirements" / f"{lock}.txt").read_text()
     pins = re.split(r"^(?=[a-z0-9])", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE), flags=re.MULTILINE)
     return {pin.split("==")[0]: pin.count("--hash=sha256:") for pin in pins if pin}
+
+
+def test_no_requirement_is_met_by_a_placeholder() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [Requirement(need) for needs in (project["dependencies"], *extras.values()) for need in needs]
+    placed = [need for need in wanted if need.name in PLACEHOLDERS]
+    assert [str(need) for need in placed if need.specifier.contains(PLACEHOLDERS[need.name])] == []
+    assert {need.name for need in placed} == {"torch-neuronx"}  # vllm-neuron comes with AWS's environment
+    assert [need for name in sorted(extras.keys() - {"neuron"}) for need in extras[name] if "neuron" in need] == []
