@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def test_what_does_not_fit_is_said_with_what_would() -> None:
     assert result.stdout.count("does not fit: ") == 2
     assert "  would: --agents 16 or fewer\n" in result.stdout
     assert "\nfits\n" not in result.stdout
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    page = (Path(__file__).parents[2] / "docs/trainium.md").read_text()
+    (block,) = re.findall(r"^\$ paceline plan (.*?)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    result = CliRunner().invoke(app, ["plan", *block[0].split()])
+    printed = [line.rstrip() for line in result.stdout.splitlines()]
+    assert [line.rstrip() for line in block[1].splitlines()] == printed
 
 
 def test_json() -> None:

@@ -143,6 +143,10 @@ def fits_after(remedy: str, found: Plan) -> bool:
             pass
         case ["KV", "cache", "in", "fp8", *_]:
             asked = replace(asked, kv_number_bytes=1)
+        case [setting, "in", "the", "engine's", *_] if setting.startswith(
+            "VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION="
+        ):
+            return holds_all(found, float(setting.partition("=")[2]))
         case [number, "instances", "of", name]:
             chosen = found.chosen
             return name == instance and chosen is not None and int(number) * chosen.total_resident >= asked.agents
@@ -152,13 +156,39 @@ def fits_after(remedy: str, found: Plan) -> bool:
     return again.fits if found.chosen else again.chosen is not None
 
 
+def holds_all(found: Plan, fraction: float) -> bool:
+    """Whether a cache of this share of a core's 21.6 GiB holds every context beside the weights."""
+    assert found.chosen
+    gib = min(21.6 * fraction, 21.6 - found.chosen.weights_gib)
+    contexts = int(gib * 2**30 / found.chosen.kv_bytes) // found.demand.context
+    return found.chosen.replicas * contexts >= found.demand.agents
+
+
+def test_the_cap_of_the_cache_is_a_way_while_the_weights_leave_room() -> None:
+    def ways(agents: int) -> list[str]:
+        return [way[:43] for problem in plan(demand(agents, 32_768)).problems for way in problem.remedies]
+
+    assert "VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION=0.33" in ways(50)
+    assert not any(way.startswith("VLLM") for way in ways(200))
+
+
+def test_a_model_without_a_recipe_is_warned_about(tmp_path: Path) -> None:
+    assert plan().warnings == ()
+    (tmp_path / "config.json").write_text(
+        json.dumps(models.table()[QWEN]["config"] | {"architectures": ["Qwen2ForCausalLM"]})
+    )
+    (warning,) = plan(model=str(tmp_path)).warnings
+    assert warning.rule == "neuron.models-0-29"
+    assert "Qwen2ForCausalLM" in warning.statement
+
+
 def test_of_equal_sizes_the_smallest_is_taken() -> None:
-    found = fit.splits(instances.find(BIG), models.find("qwen3-8b"), demand(10, 100_000))
+    found = fit.splits(instances.find(BIG), models.find("llama-3.1-8b"), demand(10, 100_000))
+    streams = {item.tensor_parallel_size: item.total_streams for item in found}
+    assert streams[2] == streams[4] == streams[8] == max(streams.values())
     best = fit.best(found)
     assert best is not None
-    most = max(item.total_streams for item in found if not item.reason)
-    equal = [item for item in found if item.total_streams == most]
-    assert best.tensor_parallel_size == min(item.tensor_parallel_size for item in equal)
+    assert best.tensor_parallel_size == 2
 
 
 def test_more_cores_than_kv_heads_hold_them_several_times() -> None:

@@ -33,6 +33,15 @@ def effective(settings: Settings) -> str:
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
+def given(settings: Settings) -> str:
+    """The settings that were set, secrets included."""
+    blocks = [_given_fields(settings)]
+    blocks += [
+        [f"[{header}]", *fields] for header, section in _sections(settings) if (fields := _given_fields(section))
+    ]
+    return "".join("\n" + "".join(f"{line}\n" for line in block) for block in blocks if block)
+
+
 def toml_value(value: Any) -> str:
     """One value in TOML; empty for None, which TOML cannot say."""
     match value:
@@ -48,6 +57,11 @@ def toml_value(value: Any) -> str:
             return str(value)
         case _:
             return json.dumps(str(value), ensure_ascii=False)
+
+
+def _given_fields(section: BaseModel) -> list[str]:
+    own = _own_fields(section)
+    return [f"{name} = {toml_value(value)}" for name, _, value in own if name in section.model_fields_set]
 
 
 def _sections(settings: Settings) -> Iterator[tuple[str, BaseModel]]:

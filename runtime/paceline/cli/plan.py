@@ -145,6 +145,8 @@ def _show(found: Plan) -> None:
             out.print(f"  would: {remedy}", markup=False)
     if found.fits:
         out.print("fits")
+    for warning in found.warnings:
+        out.print(f"warning {warning.rule}: {warning.statement}; {warning.remedy}", markup=False)
     out.print(NOTE)
 
 
@@ -165,6 +167,7 @@ def _record(found: Plan) -> dict[str, Any]:
         "figures": [_plain(dataclasses.asdict(item)) for item in found.figures],
         "splits": [dataclasses.asdict(item) for item in found.splits],
         "problems": [dataclasses.asdict(item) for item in found.problems],
+        "warnings": [dataclasses.asdict(item) for item in found.warnings],
         "note": NOTE,
     }
 
@@ -175,7 +178,7 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 
 def _write(found: Plan, written: config.Settings, folder: Path) -> None:
     """Write the files. Raises `ConfigError` for what the rules refuse, and for a folder that exists."""
-    texts = {"paceline.toml": _header(found) + config_text.commented(written)}
+    texts = {"paceline.toml": _header(found) + config_text.given(written)}
     warnings: dict[str, None] = {}
     for name, engine in written.engines.items():
         case = Case("neuron", engine, None, found.shape.files)

@@ -44,9 +44,9 @@ def figures(
 def _machine(instance: Instance) -> Iterator[Figure]:
     cores, lnc = instance.cores, LOGICAL_NC_CONFIG
     formula = f"{instance.chips} chips x {CHIP_CORES} physical cores / {lnc} joined (LNC {lnc})"
-    yield Figure("logical cores", cores, "cores", formula, f"{instance.source}; {_rule('neuron.lnc-default')}")
+    yield Figure("logical cores", cores, "cores", formula, f"{instance.source}; rule neuron.lnc-default")
     formula = f"{memory.PHYSICAL_CORE_GIB:g} GiB x {lnc}"
-    yield Figure("memory of a core", memory.core_gib(lnc), "GiB", formula, _rule("neuron.core-range"))
+    yield Figure("memory of a core", memory.core_gib(lnc), "GiB", formula, _rule("neuron.lnc-default"))
 
 
 def _model(shape: Shape, demand: Demand) -> Iterator[Figure]:

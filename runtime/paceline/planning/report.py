@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -9,13 +10,20 @@ from paceline.errors import ConfigError
 from paceline.planning import fit, instances
 from paceline.planning.figures import Figure, figures
 from paceline.planning.fit import Demand, Split
-from paceline.planning.instances import Instance, Price
+from paceline.planning.instances import LOGICAL_NC_CONFIG, Instance, Price
 from paceline.planning.models import Shape
-from paceline.rules.case import NEURON_BLOCK_SIZE
+from paceline.rules import memory
+from paceline.rules.case import NEURON_BLOCK_SIZE, Case
+from paceline.rules.check import findings
+from paceline.speculation.finding import Finding
 
 FP8 = "KV cache in fp8 (--kv-cache fp8; the plugin wants calibrated scales in the checkpoint)"
 ROPE = (
     "rope scaling in the engine's `extra_args`, where the model's card describes it; not verified with the plugin"
+)
+CAP = (
+    "VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION={fraction:.2f} in the engine's `env`; the default protects the "
+    "compiler, which stops with NCC_EVRF009 where the cache is too large"
 )
 
 
@@ -40,6 +48,8 @@ class Plan:
     chosen: Split | None
     figures: tuple[Figure, ...]
     problems: tuple[Problem, ...]
+    warnings: tuple[Finding, ...]
+    """What the platform's rules say of the model."""
 
     @property
     def fits(self) -> bool:
@@ -69,6 +79,7 @@ def make(
         chosen=chosen,
         figures=tuple(figures(instance, shape, demand, price, chosen)),
         problems=tuple(problems),
+        warnings=tuple(findings(Case("neuron", target=shape.files))),
     )
 
 
@@ -147,6 +158,8 @@ def _ways_to_hold(instance: Instance, shape: Shape, demand: Demand, chosen: Spli
     each = -(-demand.agents // chosen.replicas)
     if shorter := chosen.kv_tokens // each // NEURON_BLOCK_SIZE * NEURON_BLOCK_SIZE:
         yield f"--context {shorter} or less ({each} contexts on each replica)"
+    if fraction := _cap_fraction(demand, chosen, each):
+        yield CAP.format(fraction=fraction)
     if any(item.total_resident >= demand.agents for item in _in_fp8(instance, shape, demand, [chosen])):
         yield FP8
     for other in instances.table().values():
@@ -155,6 +168,15 @@ def _ways_to_hold(instance: Instance, shape: Shape, demand: Demand, chosen: Spli
             yield f"--instance {other.name}"
     if chosen.total_resident:
         yield f"{-(-demand.agents // chosen.total_resident)} instances of {instance.name}"
+
+
+def _cap_fraction(demand: Demand, chosen: Split, each: int) -> float:
+    """The cap of the KV budget with which a replica holds so many contexts; 0 where the weights leave no room."""
+    usable = memory.core_gib(LOGICAL_NC_CONFIG) * memory.MEMORY_SHARE
+    blocks = -(-each * demand.context // NEURON_BLOCK_SIZE)
+    needed = blocks * NEURON_BLOCK_SIZE * chosen.kv_bytes / memory.GIB
+    fraction = math.ceil(100 * needed / usable) / 100
+    return fraction if fraction * usable <= usable - chosen.weights_gib else 0.0
 
 
 def _in_fp8(instance: Instance, shape: Shape, demand: Demand, found: list[Split]) -> list[Split]:

@@ -42,9 +42,8 @@ def settings(plan: Plan, price: Price | None) -> config.Settings:
 
 
 def _engine(plan: Plan, chosen: Split, index: int) -> dict[str, Any]:
-    size, extra = chosen.tensor_parallel_size, []
-    if plan.demand.kv_number_bytes == 1:
-        extra = ["--kv-cache-dtype", "fp8"]
+    size = chosen.tensor_parallel_size
+    more = {"extra_args": ["--kv-cache-dtype", "fp8"]} if plan.demand.kv_number_bytes == 1 else {}
     (start_timeout,) = table()["neuron.start-timeout"].values
     return {
         "model": plan.shape.name,
@@ -52,7 +51,7 @@ def _engine(plan: Plan, chosen: Split, index: int) -> dict[str, Any]:
         "max_concurrent_steps": min(chosen.streams, plan.demand.agents),
         "max_model_len": plan.demand.max_model_len,
         "start_timeout_seconds": start_timeout,
-        "extra_args": extra,
+        **more,
         "neuron": {
             "plugin": PLUGIN,
             "tensor_parallel_size": size,
