@@ -65,6 +65,8 @@ def test_wheel_carries_what_runs_without_a_checkout(wheel: Path) -> None:
         "paceline/proto/paceline/v1/step.proto",
         "paceline/requirements/engine-cpu.txt",
         "paceline/py.typed",
+        "paceline/planning/instances.toml",
+        "paceline/planning/models.toml",
         "paceline/rules/platform_rules.toml",
         "paceline_agents/py.typed",
         "paceline_agents/demo_suite.jsonl",

@@ -77,8 +77,8 @@ def plan(
 ) -> None:
     """Say what an instance can serve, with every formula and source. Exit code 1: it does not fit.
 
-    An hourly price comes from [accelerators."INSTANCE"] of the configuration, where it is given for the whole
-    instance, else from a table of published prices with their date.
+    The hourly price is that of the instance's own section below `accelerators` in the configuration, taken for the
+    whole instance; without one, a published price with its date.
     """
     machine, shape = instances.find(instance), models.find(model)
     demand = _demand(agents, context, max_model_len, kv_cache)
