@@ -85,7 +85,7 @@ class Replay:
             answer = await workflow.step(messages, whole_conversation=True)
             answers[request.number] = answer
             kept = len(request.parts) if request.at is None else request.at
-            chain = [link for link in last.chain if link[0] <= kept] if last else []
+            chain: list[tuple[int, Done]] = [link for link in last.chain if link[0] <= kept] if last else []
             done = Done(f"{agent.name} request {request.number}", request, answer, last)
             done.chain = (*chain, (len(request.parts) + 1, done))
             self.done.append(done)
