@@ -140,7 +140,7 @@ JUNK = (
 texts = st.text(st.characters(codec="utf-8") | st.sampled_from('<>|/"\\{}\n '), max_size=6)
 words = st.sampled_from([WORD, f"{WORD} {WORD}", f"\n{WORD}\n", f"a {WORD}.", *MARKERS, *JUNK]) | texts
 names = st.sampled_from(["read_file", "write", "write", "run_tests", WORD, "", "é", "a b"])
-keys = st.sampled_from(["path", "count", "deep", "flag", WORD, "", "\ud83d", "é"]) | texts
+keys = st.sampled_from([*["path", "count", "deep", "flag", WORD] * 3, "", "\ud83d", "é"]) | texts
 values = st.recursive(
     st.sampled_from([None, True, 5, -0.0, 1e300, 10**30]) | words,
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keys, inner, max_size=2),
@@ -149,24 +149,20 @@ values = st.recursive(
 arguments = st.dictionaries(keys, values, max_size=3)
 
 
+MARKED = ("<tool_call>{}</tool_call>", "<tool_call>\n{}\n</tool_call>\n", "{}")
+BARE = ("{}", "{}; ", "{};\n", "<|python_tag|>{}")
+
+
 @st.composite
-def json_calls(draw: st.DrawFn) -> str:
+def json_calls(draw: st.DrawFn, around: Sequence[str] = MARKED) -> str:
     """A call as Qwen and Llama write it, between markers or bare."""
     name, given, escaped = draw(names), draw(arguments), draw(st.booleans())
-    key = draw(st.sampled_from(["arguments", "arguments", "parameters", "parameters", "other"]))
-    try:
-        call = json.dumps(
-            {"name": name, key: given}, ensure_ascii=escaped, indent=draw(st.sampled_from([None, 1]))
-        )
-        call.encode()
-    except UnicodeEncodeError:
+    key = draw(st.sampled_from(["arguments", "arguments", "arguments", "parameters", "other"]))
+    indent = draw(st.sampled_from([None, 1]))
+    call = json.dumps({"name": name, key: given}, ensure_ascii=escaped, indent=indent)
+    if "\ud83d" in call:
         call = json.dumps({"name": name, key: given})
-    around = draw(
-        st.sampled_from(
-            ["<tool_call>{}</tool_call>", "<tool_call>\n{}\n</tool_call>\n", "{}", "{}; ", "<|python_tag|>{}"]
-        )
-    )
-    return around.replace("{}", call)
+    return draw(st.sampled_from(around)).replace("{}", call)
 
 
 @st.composite
@@ -187,15 +183,17 @@ def shown(value: Any) -> str:
 
 @st.composite
 def harmony_messages(draw: st.DrawFn) -> str:
-    """A message as gpt-oss writes it."""
-    start = draw(st.sampled_from(["", "<|start|>assistant", "<|start|>assistant", "<|start|>"]))
-    channel = draw(st.sampled_from(["analysis", "final", "commentary", "commentary", WORD, ""]))
-    to = draw(st.sampled_from(["", "", " to=functions.{}", " to=functions.{}", " to={}"])).format(draw(names))
+    """A message as gpt-oss writes it, or nearly."""
+    start = draw(st.sampled_from([*["<|start|>assistant"] * 4, "", "<|start|>"]))
     kind = draw(st.sampled_from(["", " <|constrain|>json", " json", f"<|constrain|>{WORD}"]))
-    before = draw(st.booleans())
-    body = draw(words | arguments.map(shown))
-    end = draw(st.sampled_from(["<|end|>", "<|call|>", "", "<|return|>"]))
-    header = f"{to if before else ''}<|channel|>{channel}{'' if before else to}{kind}"
+    end = draw(st.sampled_from([*["<|end|>", "<|call|>"] * 4, "", "<|return|>"]))
+    if draw(st.booleans()):
+        to = draw(st.sampled_from([*[" to=functions.{}"] * 7, " to={}"])).format(draw(names))
+        channel, body = draw(st.sampled_from([*["commentary"] * 4, "analysis", ""])), draw(arguments.map(shown))
+    else:
+        to, body = "", draw(words)
+        channel = draw(st.sampled_from([*["analysis", "final", "commentary"] * 3, WORD]))
+    header = draw(st.sampled_from([f"{to}<|channel|>{channel}{kind}", f"<|channel|>{channel}{to}{kind}"]))
     return f"{start}{header}<|message|>{body}{end}"
 
 
@@ -220,7 +218,7 @@ STYLES: dict[str, st.SearchStrategy[str]] = {
     "qwen3-open": json_calls() | st.just(f"{WORD}</think>"),
     "qwen3-coder": xml_calls(),
     "qwen3.5-open": xml_calls() | st.just(f"{WORD}</think>"),
-    "llama3": json_calls(),
+    "llama3": json_calls(BARE),
     "gpt-oss": harmony_messages(),
 }
 noise = st.tuples(st.integers(0, 10**4), st.integers(0, 400) | st.sampled_from([END, REPLACED, 0xC3, 0xF0, 0x9F]))
@@ -231,7 +229,7 @@ def cases(reader: Reader) -> st.SearchStrategy[Case]:
     style = STYLES[reader.name]
     return st.builds(
         Case,
-        pieces=st.lists(style | damaged(style) | words, max_size=6).map(tuple),
+        pieces=(st.lists(style, max_size=3) | st.lists(style | damaged(style) | words, max_size=6)).map(tuple),
         spelled=st.booleans(),
         noise=st.just(()) | st.just(()) | st.lists(noise, max_size=3).map(tuple),
         sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple),
@@ -374,102 +372,3 @@ def reject(constant: str) -> Any:
 def checker(reader: Reader) -> Callable[[Any], None]:
     """The check of a reader's target."""
     return lambda case: check(reader, case)
-
-
-# -- long answers -------------------------------------------------------------------------------------------------
-
-LONG = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Long:
-    """An answer in which something comes again and again."""
-
-    reader: str
-    begin: tuple[str, ...]
-    again: tuple[str, ...]
-    end: tuple[str, ...]
-    stop: tuple[str, ...]
-
-
-_XML = "<tool_call><function=write>"
-INSIDE = (
-    *("", "<think>", "<tool_call>", "<tool_call>{", '<tool_call>{"name": "', "{", '{"name"', '{"name": "'),
-    *(_XML, f"{_XML}<parameter=path>", f"{_XML}<parameter=path>x</parameter>"),
-    *("<|channel|>", "<|channel|>analysis<|message|>", "<|channel|>x to=functions.write<|message|>"),
-)
-"""Where something may come again and again."""
-some = st.lists(st.sampled_from([*MARKERS, *JUNK, WORD, "a"]), max_size=3).map(tuple)
-longs = st.builds(
-    Long,
-    reader=st.sampled_from([reader.name for reader in READERS]),
-    begin=some | st.sampled_from(INSIDE).map(lambda text: (text,)),
-    again=some.filter(any),
-    end=some,
-    stop=st.just(()) | st.just(("z" * 50,)) | st.just((" " * 200 + "x",)),
-)
-
-
-def check_long(case: Long) -> None:
-    """Read it, id by id; only the time counts, which is watched."""
-    again = "".join(case.again)
-    text = "".join(case.begin) + again * (LONG // len(again)) + "".join(case.end)
-    reader = next(reader for reader in READERS if reader.name == case.reader)
-    parser = reader.parser(Case((), True, (), (), case.stop, ALL))
-    parser.feed(text.encode())
-    answer = parser.finish()
-    assert answer.message.content or answer.message.reasoning or answer.message.tool_calls or not visible(text)
-
-
-# -- whole calls --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """Calls, and the answer that makes them."""
-
-    reader: str
-    calls: tuple[tuple[str, dict[str, Any]], ...]
-    sizes: tuple[int, ...]
-
-    @property
-    def text(self) -> str:
-        """As a model of the family writes it."""
-        if self.reader == "qwen3-coder":
-            return "\n".join(self._xml(name, given) for name, given in self.calls)
-        bodies = [json.dumps(given, ensure_ascii=False) for _, given in self.calls]
-        write = {
-            "qwen2.5": '<tool_call>\n{{"name": "{}", "arguments": {}}}\n</tool_call>',
-            "llama3": '{{"name": "{}", "parameters": {}}};',
-            "gpt-oss": "<|start|>assistant<|channel|>commentary to=functions.{} json<|message|>{}<|call|>",
-        }[self.reader]
-        return "".join(write.format(name, body) for (name, _), body in zip(self.calls, bodies, strict=True))
-
-    def _xml(self, name: str, given: dict[str, Any]) -> str:
-        values = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in given.items())
-        return f"<tool_call>\n<function={name}>\n{values}</function>\n</tool_call>"
-
-
-tame = texts | st.lists(st.sampled_from([*MARKERS, *JUNK, "a"]), max_size=3).map("".join)
-no_end = {"qwen3-coder": ("</parameter>",), "gpt-oss": ("<|end|>", "<|call|>")}
-"""What ends a call even inside a string."""
-
-
-@st.composite
-def whole_calls(draw: st.DrawFn) -> Calls:
-    """Calls whose arguments hold markers and whatever else."""
-    reader = draw(st.sampled_from(["qwen2.5", "qwen3-coder", "llama3", "gpt-oss"]))
-    words = tame.filter(lambda text: not any(end in text for end in no_end.get(reader, ())))
-    other = words if reader == "qwen3-coder" else words | st.lists(words, max_size=2) | st.integers()
-    given = st.dictionaries(st.sampled_from(["path", "note", "a b"]), other, max_size=3)
-    made = st.lists(st.tuples(st.sampled_from(["write", "read_file"]), given), min_size=1, max_size=3)
-    return Calls(reader, tuple(draw(made)), tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))))
-
-
-def check_calls(case: Calls) -> None:
-    """They are read as they were meant, and nothing else is read."""
-    reader = next(reader for reader in READERS if reader.name == case.reader)
-    parser = reader.parser(Case((), True, (), (), (), ALL))
-    message = read(parser, chunks(case.text.encode(), case.sizes)).message
-    assert [(call.tool_name, json.loads(call.arguments_json)) for call in message.tool_calls] == list(case.calls)
-    assert (message.content, message.reasoning) == ("", "")

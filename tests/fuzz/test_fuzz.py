@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 from tests.fuzz import target
-from tests.fuzz.answers import Long, check_long
+from tests.fuzz.long_answers import Long, check_long
 from tests.fuzz.target import HangError, Target, checked_by, play, watched
 from tests.fuzz.targets import TARGETS
 
