@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from paceline import background, config, config_references
+from paceline.engines.neuron_monitor import NeuronMonitor
 from paceline.errors import LedgerUnavailable
 from paceline.fleet import Fleet
 from paceline.ledger.keys import KeyStore
@@ -21,7 +22,9 @@ from paceline.ledger.reports import CostQueries
 from paceline.ledger.schema import create_if_missing
 from paceline.ledger.store import SqlLedger
 from paceline.metrics import Metrics
+from paceline.metrics_neuron import NeuronMetrics
 from paceline.models.catalog import resolve_model
+from paceline.platforms import detect
 from paceline.rpc.server import RpcServer, create_server
 from paceline.speculation.alarms import SpeculationAlarms
 from paceline.steplog import StepLog
@@ -110,6 +113,7 @@ async def open_runtime(settings: config.Settings) -> AsyncIterator[Runtime]:
         await fleet.start(stack)
         background.start(stack, "canary", canary.run())
         _watch(metrics, steps, replicas, closer)
+        _watch_neuron(stack, settings, metrics)
         metrics_port = _serve_metrics(stack, metrics, settings.server.metrics_listen)
         server = await create_server(
             settings.server, steps=steps, workflows=workflows, costs=CostQueries(ledger), keys=KeyStore(ledger)
@@ -223,6 +227,18 @@ def _watch(metrics: Metrics, steps: Steps, replicas: Replicas, closer: Closer) -
     metrics.watch(steps.running, replicas.queued, closer.kept)
     for replica in replicas.all():
         metrics.watch_replica(replica.load)
+
+
+def _watch_neuron(stack: AsyncExitStack, settings: config.Settings, metrics: Metrics) -> None:
+    """Read neuron-monitor where Paceline starts engines on NeuronCores and the tool is there."""
+    names = frozenset(name for name, engine in settings.engines.items() if engine.platform == "neuron")
+    if not names:
+        return
+    if tool := detect.neuron_tool("neuron-monitor"):
+        monitor = NeuronMonitor(tool, names, NeuronMetrics(metrics.registry))
+        background.start(stack, "neuron-monitor", monitor.run())
+    else:
+        log.info("neuron_monitor_missing", remedy="install aws-neuronx-tools for metrics of NeuronCores")
 
 
 def _serve_metrics(stack: AsyncExitStack, metrics: Metrics, address: str) -> int | None:

@@ -1,4 +1,7 @@
-"""Prometheus metrics: every name is here. Served on loopback over HTTP; no label holds an id or content."""
+"""Prometheus metrics: every name is here and in `metrics_neuron.py`.
+
+Served on loopback over HTTP; no label holds an id or content.
+"""
 
 from __future__ import annotations
 

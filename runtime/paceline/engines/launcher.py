@@ -27,6 +27,8 @@ POLL_SECONDS = 0.3
 """How often a starting server is asked for its health; vLLM sends no event when it is ready."""
 OLD_LOGS = 4
 SUFFIX_PACKAGE = "arctic_inference"
+NEURON_TAG = "NEURON_PROCESS_TAG"
+"""By this variable neuron-monitor tells whose process it is; it means nothing elsewhere."""
 
 log = structlog.get_logger()
 
@@ -230,7 +232,7 @@ class LaunchedServer:
                     stdin=read_end,
                     stdout=log,
                     stderr=log,
-                    env=environment(plan, self._engine) | {orphans.TAG: tag},
+                    env=environment(plan, self._engine) | {orphans.TAG: tag, NEURON_TAG: self.name},
                     start_new_session=True,
                 )
             yield process
