@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +140,14 @@ async def running(path: str, seen: Seen, **options: float) -> AsyncIterator[None
         await asyncio.wait([task])
 
 
-def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+def living(folder: Path) -> list[int]:
+    """The processes of a tool, which works in its own folder."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.cwd() == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
 
 
 # -- reports -----------------------------------------------------------------------------------------------------
@@ -197,7 +203,7 @@ def test_another_shape_is_told(line: str, told: str) -> None:
 # -- metrics -----------------------------------------------------------------------------------------------------
 
 
-async def test_the_stream_becomes_metrics(tool: MakeTool) -> None:
+async def test_the_stream_becomes_metrics(tool: MakeTool, tmp_path: Path) -> None:
     lines = [report(process("one", {"0": 50.0, "1": 50.0})), report(process("one", {"1": 100.0}))]
     seen = Seen()
     async with running(tool("cat lines; exec sleep 600", *lines), seen):
@@ -209,7 +215,8 @@ async def test_the_stream_becomes_metrics(tool: MakeTool) -> None:
         assert seen.value("neuron_memory_bytes", replica="one", where="device") == 7000
         assert seen.value("neuron_execution_errors_total", replica="one", kind="generic") == 2
         assert seen.value("neuron_executions_total", replica="one", result="completed") == 246
-    assert children() == []
+        assert living(tmp_path) != []
+    assert living(tmp_path) == []
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------
@@ -236,7 +243,7 @@ async def test_it_is_started_again_and_nothing_stale_is_shown(tool: MakeTool) ->
     ],
 )
 async def test_a_tool_that_does_not_report(
-    script: str, reason: str, tool: MakeTool, monkeypatch: pytest.MonkeyPatch
+    script: str, reason: str, tool: MakeTool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(neuron_monitor, "GRACE_SECONDS", 0.2)
     monkeypatch.setattr(neuron_monitor, "LINE_BYTES", 1024)
@@ -245,7 +252,7 @@ async def test_a_tool_that_does_not_report(
         async with running(tool(script), seen, silence=0.3, first_delay=600):
             assert await seen.events.get() is None
             assert seen.value("neuron_monitor_up") == 0
-            assert children() == []
+            assert living(tmp_path) == []
     (entry,) = logs
     assert entry["reason"].startswith(reason)
 

@@ -150,7 +150,7 @@ def test_fewer_listed_than_files(machine: Machine) -> None:
     ("neuron", "told"),
     [
         ({}, []),
-        ({"cores": "4-7"}, ["core 7 is wanted; there are 4, from 0"]),
+        ({"cores": "1-4"}, ["core 4 is wanted; there are 4, from 0"]),
         ({"logical_nc_config": 1}, ["logical_nc_config is 1, the devices have 2"]),
     ],
 )
