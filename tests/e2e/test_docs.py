@@ -10,7 +10,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
+
+from paceline.metrics_neuron import NeuronMetrics
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = (ROOT / "docs/operations.md").read_text()
@@ -47,6 +50,9 @@ async def test_each_metric_is_named(emulator: Callable[..., Any], run: Callable[
         url = f"http://127.0.0.1:{paceline.runtime.metrics_port}/metrics"
         async with aiohttp.ClientSession() as session, session.get(url) as reply:
             shown = await reply.text()
+    on_neuron = CollectorRegistry()
+    NeuronMetrics(on_neuron)
+    shown += generate_latest(on_neuron).decode()
     names = {name for name in re.findall(r"# TYPE (paceline_\w+) ", shown) if not name.endswith("_created")}
     assert names == set(re.findall(r"`(paceline_\w+)` \|", OPERATIONS))
 
