@@ -29,6 +29,9 @@ from paceline.workflow.model import (
 )
 from paceline.workflow.ports import Ledger
 
+CACHE_SHARE = 0.88
+"""How much of the memory limit the heads may take: the allocator holds more than it gave out (8 % with contexts of
+many sizes, see `benchmarks/live.py`)."""
 MATCH_AT_ONCE_CHARACTERS = 500_000
 """A longer conversation is matched in a thread: hashing it would hold up everybody else."""
 
@@ -145,7 +148,7 @@ class Prompts:
         self._volatile = volatile
         self._heads: OrderedDict[tuple[str, str], Head] = OrderedDict()
         """By tenant and step: a tenant never continues what is another's."""
-        self._room = cache_bytes
+        self._room = int(cache_bytes * CACHE_SHARE)
 
     def remember(self, tenant: str, head: Head) -> None:
         """Keep the head of a step that has finished."""
