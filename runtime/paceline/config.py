@@ -139,6 +139,10 @@ FIELDS_OF_METHODS: dict[str, tuple[SpeculationMethod, ...]] = {
 LOOKUP_MIN, LOOKUP_MAX = 2, 5
 
 
+NEURON_RULES = ("neuron", "emulated")
+"""Platforms that may have a section `neuron`."""
+
+
 class Speculation(Section):
     """How an engine drafts tokens. Settings that the method does not have are refused."""
 
@@ -226,7 +230,7 @@ class Engine(Section):
     emulator_script: Path | None = None
     """Scripted replies of an emulated engine."""
     neuron: Neuron | None = None
-    """What `platform = "neuron"` needs."""
+    """What `platform = "neuron"` needs. With `emulated`: the emulator follows the plugin's rules."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Engine:
@@ -234,8 +238,11 @@ class Engine(Section):
             raise ValueError("set exactly one of `url` (a running server) and `platform` (a server to start)")
         if self.url and not _is_http(self.url):
             raise ValueError("`url` is not like http://127.0.0.1:8000")
-        if (self.platform == "neuron") != (self.neuron is not None):
-            raise ValueError('platform "neuron" and a section `[engines.NAME.neuron]` belong together; set both')
+        if (self.platform == "neuron" and not self.neuron) or (self.neuron and self.platform not in NEURON_RULES):
+            raise ValueError(
+                'platform "neuron" and a section `[engines.NAME.neuron]` belong together; set both (with platform '
+                '"emulated" the section makes the emulator imitate the plugin)'
+            )
         if self.neuron and not self.max_model_len:
             raise ValueError("set `max_model_len`: the plugin compiles for the longest context")
         return self

@@ -42,7 +42,8 @@ Buckets = Items[Annotated[int, Field(ge=1)]]
 
 
 class Neuron(Section):
-    """What vLLM's Neuron plugin needs to know before it compiles. For engines with `platform = "neuron"`."""
+    """What vLLM's Neuron plugin needs to know before it compiles. For engines with `platform = "neuron"`, or
+    with "emulated": the emulator then follows the plugin's rules."""
 
     plugin: Annotated[str, AfterValidator(_version)]
     """Version of the plugin vllm-neuron, such as 0.29.0.1.2.0; the first two numbers are vLLM's."""

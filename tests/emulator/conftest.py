@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,7 @@ from paceline.emulator.server import EmulatorServer
 from paceline.emulator.settings import VERSIONS, Settings, Timing
 
 Start = Callable[..., Awaitable["Running"]]
+Launch = Callable[..., Awaitable[asyncio.subprocess.Process]]
 
 
 @dataclass
@@ -90,3 +93,35 @@ async def start() -> AsyncIterator[Start]:
         yield start_one
         for runner in runners:
             await runner.cleanup()
+
+
+@pytest.fixture
+async def launch() -> AsyncIterator[Launch]:
+    """Start the command; what still runs at the end is killed."""
+    processes: list[asyncio.subprocess.Process] = []
+
+    async def start(*options: str) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "paceline.emulator",
+            *options,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def ready_url(process: asyncio.subprocess.Process) -> str:
+    """The address of the ready line."""
+    assert process.stdout is not None
+    ready = orjson.loads(await process.stdout.readline())
+    assert ready["note"] == "emulated: no model runs"
+    return str(ready["url"])

@@ -2,52 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
 import orjson
 import pytest
-from tests.emulator.conftest import events_of
+from tests.emulator.conftest import Launch, events_of, ready_url
 
 from paceline.emulator.server import EXIT_CODE_OF_FAULT
-
-Launch = Callable[..., Awaitable[asyncio.subprocess.Process]]
-
-
-@pytest.fixture
-async def launch() -> AsyncIterator[Launch]:
-    """Start the command; what still runs at the end is killed."""
-    processes: list[asyncio.subprocess.Process] = []
-
-    async def start(*options: str) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "paceline.emulator",
-            *options,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        processes.append(process)
-        return process
-
-    yield start
-    for process in processes:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-
-
-async def ready_url(process: asyncio.subprocess.Process) -> str:
-    """The address of the ready line."""
-    assert process.stdout is not None
-    ready = orjson.loads(await process.stdout.readline())
-    assert ready["note"] == "emulated: no model runs"
-    return str(ready["url"])
 
 
 async def test_it_serves_a_script_and_ends_on_sigterm(launch: Launch, tmp_path: Path) -> None:

@@ -30,6 +30,10 @@ from paceline.engines.progress import LogReader, cause, step
         ),
         ("INFO 11-30 16:31:44 [backends.py:1] Compiling a graph for 1-8 takes 9.1 s", ("compiling", "compiling")),
         (
+            "INFO 12-01 01:01:09 [emulator] Compiling a graph, 3 of 10: decode_b1_c4096_spec",
+            ("compiling", "compiling, graph 3 of 10"),
+        ),
+        (
             "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  40%|████      | 2/5 [00:00<00:00]",
             ("compiling", "capturing CUDA graphs, 40 %"),
         ),

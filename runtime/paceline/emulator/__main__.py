@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import signal
 import socket
 import sys
@@ -13,10 +14,18 @@ from typing import Any
 
 from aiohttp import web
 
+from paceline.emulator import neuron_rules
+from paceline.emulator.neuron import Limits, NeuronSettings, neuron_settings
+from paceline.emulator.neuron_start import Started, log, start_up
+from paceline.emulator.neuron_times import DEFAULT_MODEL, table
 from paceline.emulator.replies import read_script
 from paceline.emulator.server import EmulatorServer
 from paceline.emulator.settings import VERSIONS, Settings, Timing
+from paceline.errors import ConfigError
 from paceline.transcript.builtin import NAME
+
+VERSION, NEURON_VERSION = "0.32", "0.29"
+TIMES = ("prefill_token", "prefill_fixed", "step", "step_per_request", "step_per_draft")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -25,7 +34,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=0, help="0 takes a free port; the address is printed")
-    add("--emulate-version", choices=sorted(VERSIONS), default="0.32")
+    add("--emulate-version", choices=sorted(VERSIONS), help="0.32; with a neuron_config 0.29")
     add("--model", default=NAME, help="model folder with tokenizer.json, or the built-in one")
     add("--served-model-name", default=NAME)
     add("--max-model-len", type=int, default=32_768)
@@ -38,6 +47,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="KV blocks; at least 4096 and two longest requests if not given",
     )
     add("--scheduling-policy", choices=("fcfs", "priority"), default="fcfs")
+    add("--no-enable-prefix-caching", action="store_true")
+    add("--additional-config", type=json.loads, help="with neuron_config: the rules of vLLM's Neuron plugin")
+    add("--tensor-parallel-size", type=int, default=1, help="of a neuron_config: forces a recompilation")
+    add("--neuron-times", choices=sorted(table()["models"]), help="whose published figures give the times")
     add("--speculative-config", type=json.loads, default={}, help="method ngram or draft_model, as vLLM's JSON")
     add("--acceptance", type=_rates, default=(), help="share of steps that accept 1, 2, ... tokens, e.g. 0.9,0.8")
     add("--enable-prompt-tokens-details", action="store_true")
@@ -60,9 +73,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 def to_settings(options: argparse.Namespace) -> Settings:
     """Settings of parsed options. Raises `ValueError` for a combination that a server would refuse."""
-    features = VERSIONS[options.emulate_version]
+    plugin = options.additional_config is not None
+    features = VERSIONS[options.emulate_version or (NEURON_VERSION if plugin else VERSION)]
     speculation: dict[str, Any] = options.speculative_config
-    return Settings(
+    settings = Settings(
         model_name=options.served_model_name,
         features=features,
         model_path=options.model,
@@ -72,6 +86,8 @@ def to_settings(options: argparse.Namespace) -> Settings:
         block_size=options.block_size,
         num_blocks=options.num_gpu_blocks_override or _default_blocks(options.max_model_len, options.block_size),
         priority_scheduling=options.scheduling_policy == "priority",
+        prefix_caching=not options.no_enable_prefix_caching,
+        neuron=_neuron(options) if plugin else None,
         spec_method=speculation.get("method", "none"),
         spec_tokens=speculation.get("num_speculative_tokens", 0),
         lookup=(speculation.get("prompt_lookup_min", 2), speculation.get("prompt_lookup_max", 5)),
@@ -92,12 +108,17 @@ def to_settings(options: argparse.Namespace) -> Settings:
         seed=options.seed,
         counts_file=options.counts_file,
     )
+    if settings.neuron:
+        for warning in neuron_rules.check(settings):
+            log(f"{warning.rule}: {warning.statement} ({warning.remedy})", "WARNING")
+    return settings
 
 
 async def serve(settings: Settings, script: Path | None, host: str, port: int) -> None:
     """Serve until SIGINT or SIGTERM; prints one JSON line with the address when ready."""
     rules = read_script(script) if script else []
-    server = EmulatorServer(settings, rules)
+    started = await start_up(settings, settings.neuron) if settings.neuron else Started()
+    server = EmulatorServer(settings, rules, started)
     # A client that goes away cancels its handler, which aborts its request.
     runner = web.AppRunner(server.application(), handler_cancellation=True, access_log=None, shutdown_timeout=1)
     await runner.setup()
@@ -123,8 +144,31 @@ def main() -> None:
     try:
         settings = to_settings(options)
         asyncio.run(serve(settings, options.script, options.host, options.port))
-    except (OSError, ValueError) as error:
+    except (ConfigError, OSError, ValueError) as error:
         parser.error(str(error))
+
+
+def _neuron(options: argparse.Namespace) -> NeuronSettings:
+    """Raises `ValueError` for times of the other model, which would have no effect."""
+    times = Timing()
+    for name in TIMES:
+        if getattr(options, f"{name}_seconds") != getattr(times, name):
+            raise ValueError(f"{name}-seconds: with a neuron_config times come from --neuron-times; leave it out")
+    limits = Limits(
+        max_model_len=options.max_model_len,
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        prefix_caching=not options.no_enable_prefix_caching,
+    )
+    root = os.environ.get("VLLM_CACHE_ROOT")
+    return neuron_settings(
+        options.additional_config,
+        limits,
+        tensor_parallel_size=options.tensor_parallel_size,
+        drafter=options.speculative_config.get("model", ""),
+        cache=Path(root) if root else None,
+        times=options.neuron_times or DEFAULT_MODEL,
+    )
 
 
 def _default_blocks(max_model_len: int, block_size: int) -> int:

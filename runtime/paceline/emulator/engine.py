@@ -20,8 +20,10 @@ import random
 import time
 import zlib
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+from prometheus_client.registry import Collector
 
 from paceline.emulator.kvcache import BlockCache, CachedSequence
 from paceline.emulator.output import Plan
@@ -115,6 +117,11 @@ class EmulatedEngine:
         self._work = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="emulated-engine")
 
+    @property
+    def more_metrics(self) -> Sequence[Collector]:
+        """Metrics beside vLLM's own."""
+        return ()
+
     async def close(self) -> None:
         """Stop the loop and end what runs."""
         self._task.cancel()
@@ -194,13 +201,18 @@ class EmulatedEngine:
             return 0
         upcoming = request.plan.upcoming[request.emitted :]
         scripted = request.plan.acceptance[: self.drafter.most]
-        drafter = AcceptanceCurve(scripted) if scripted else self.drafter
+        drafter = self._scripted(scripted, self.drafter) if scripted else self.drafter
         drafted, accepted = drafter.draft(sequence.ids, upcoming, request.rng)
         if drafted:
             request.drafts.add(drafted, accepted)
             request.draft_steps.append((accepted, drafted))
             self.totals.drafts.add(drafted, accepted)
         return accepted
+
+    def _scripted(self, rates: tuple[float, ...], drafter: Drafter) -> Drafter:
+        """What drafts in place of `drafter` where a script has rates of its own."""
+        del drafter
+        return AcceptanceCurve(rates)
 
     def _emit(self, request: Request, count: int) -> None:
         first, ids = request.emitted, request.plan.ids
@@ -255,13 +267,17 @@ class EmulatedEngine:
         while self._can_admit():
             request = self.waiting[0]
             emitted = array("I", request.plan.ids[: request.emitted]).tobytes()
-            sequence = self.cache.start(request.prompt + emitted, request.salt)
+            sequence = self.cache.start(request.prompt + emitted, self._salt(request))
             if sequence is None:
                 return
             self.waiting.pop(0)
             self.running.append(request)
             request.sequence = sequence
             self._count_start(request, sequence)
+
+    def _salt(self, request: Request) -> str:
+        """Without prefix caching, one that no other request has."""
+        return request.salt if self.settings.prefix_caching else f"{request.request_id}/{id(request)}"
 
     def _count_start(self, request: Request, sequence: CachedSequence) -> None:
         if request.cached_tokens is not None:
@@ -283,6 +299,8 @@ def make_drafter(settings: Settings) -> Drafter | None:
         return None
     if settings.acceptance:
         return AcceptanceCurve(settings.acceptance[: settings.spec_tokens])
+    if settings.neuron is not None:
+        return AcceptanceCurve(settings.neuron.times.acceptance_of(settings.spec_tokens))
     if settings.spec_method == "draft_model":
         return AcceptanceCurve(tuple(DRAFT_MODEL_ACCEPTANCE ** (at + 1) for at in range(settings.spec_tokens)))
     return PromptLookup(settings.spec_tokens, *settings.lookup)

@@ -69,7 +69,7 @@ class EngineCollector(Collector):
         settings = self._engine.settings
         info = {
             "block_size": str(settings.block_size),
-            "enable_prefix_caching": "True",
+            "enable_prefix_caching": str(settings.prefix_caching),
             "engine": "0",
             "kv_cache_size_tokens": str(settings.num_blocks * settings.block_size),
             "num_gpu_blocks": str(settings.num_blocks),
@@ -82,5 +82,6 @@ class EngineCollector(Collector):
 def render_metrics(engine: EmulatedEngine) -> bytes:
     """The text of /metrics."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(EngineCollector(engine))
+    for collector in (EngineCollector(engine), *engine.more_metrics):
+        registry.register(collector)
     return generate_latest(registry)

@@ -18,6 +18,9 @@ from pydantic import ValidationError
 from paceline.emulator.engine import EmulatedEngine, Request
 from paceline.emulator.faults import FAULTS, Fault, FaultPlan
 from paceline.emulator.metrics import render_metrics
+from paceline.emulator.neuron import refuse
+from paceline.emulator.neuron_engine import NeuronEngine
+from paceline.emulator.neuron_start import Started
 from paceline.emulator.openapi import openapi_document
 from paceline.emulator.output import Limits, Plan, plan_output
 from paceline.emulator.protocol import (
@@ -41,7 +44,7 @@ _KEPT_COUNTS = 10_000
 class EmulatorServer:
     """One emulated server. `start` must run before the application serves."""
 
-    def __init__(self, settings: Settings, rules: list[Rule]) -> None:
+    def __init__(self, settings: Settings, rules: list[Rule], started: Started | None = None) -> None:
         self.settings = settings
         self.vocabulary: Vocabulary = load_vocabulary(settings.model_path)
         self.script = Script(self.vocabulary.tokenizer, rules, settings.reply_tokens)
@@ -49,6 +52,7 @@ class EmulatorServer:
         self.counts: deque[dict[str, Any]] = deque(maxlen=_KEPT_COUNTS)
         self._parser = PromptParser()
         self._engine: EmulatedEngine | None = None
+        self._started = started or Started()
 
     @property
     def engine(self) -> EmulatedEngine:
@@ -72,15 +76,19 @@ class EmulatorServer:
                 web.post("/reset_prefix_cache", self.reset_prefix_cache),
                 web.post("/emulator/script", self.set_script),
                 web.post("/emulator/faults", self.set_faults),
-                web.get("/emulator/kv_events", self.kv_events),
                 web.get("/emulator/counts", self.get_counts),
             ]
         )
+        if self.settings.neuron is None:  # the plugin's documents name no KV events
+            app.add_routes([web.get("/emulator/kv_events", self.kv_events)])
         return app
 
     async def _run_engine(self, app: web.Application) -> AsyncIterator[None]:
         del app
-        self._engine = EmulatedEngine(self.settings, self._ended)
+        if neuron := self.settings.neuron:
+            self._engine = NeuronEngine(self.settings, neuron, self._ended, self._started)
+        else:
+            self._engine = EmulatedEngine(self.settings, self._ended)
         yield
         await self._engine.close()
 
@@ -92,7 +100,10 @@ class EmulatorServer:
             message = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
             return _error(Refused(message, kind="Bad Request"))
         try:
-            asked = decode_request(await http.read())
+            body = await http.read()
+            asked = decode_request(body)
+            if self.settings.neuron:
+                refuse(self.settings.neuron, asked, body)
             fault = self.faults.take()
             _refuse_if_asked(fault)
             answer = self._answer(http, asked, fault)

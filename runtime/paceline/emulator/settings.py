@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from paceline.emulator.neuron import NeuronSettings
 from paceline.transcript.builtin import NAME
 
 
@@ -70,14 +71,18 @@ class Settings:
     block_size: int = 32
     num_blocks: int = 4096
     priority_scheduling: bool = False
-    spec_method: Literal["none", "ngram", "draft_model"] = "none"
+    prefix_caching: bool = True
+    neuron: NeuronSettings | None = None
+    """Given: the server follows the Neuron plugin's rules, and its times come from `neuron.times`."""
+    spec_method: Literal["none", "ngram", "draft_model", "eagle3"] = "none"
+    """`eagle3` belongs to `neuron`."""
     spec_tokens: int = 0
     lookup: tuple[int, int] = (2, 5)
     """Shortest and longest repeated ending that ngram looks up."""
     acceptance: tuple[float, ...] = ()
     """Share of steps that accept at least 1, 2, ... drafted tokens, for `spec_tokens` of them or more. Empty:
-    ngram looks up the prompt, and each token of a draft model is accepted with probability 0.8 after the one
-    before."""
+    ngram looks up the prompt, each token of a draft model is accepted with probability 0.8 after the one
+    before, and eagle3 has the published rates."""
     prompt_tokens_details: bool = False
     force_include_usage: bool = False
     per_request_metrics: bool = False
@@ -94,7 +99,7 @@ class Settings:
             raise ValueError("max-num-seqs, max-num-batched-tokens and block-size must be at least 1")
         if self.num_blocks * self.block_size < self.max_model_len:
             raise ValueError("num-gpu-blocks-override: too few blocks for one request of max-model-len tokens")
-        if self.spec_method not in {"none", "ngram", "draft_model"}:
+        if self.neuron is None and self.spec_method not in {"none", "ngram", "draft_model"}:
             raise ValueError("speculative-config: method must be ngram or draft_model")
         if self.spec_method != "none" and self.spec_tokens < 1:
             raise ValueError("speculative-config: num_speculative_tokens must be at least 1")

@@ -14,6 +14,7 @@ _STEPS: list[tuple[re.Pattern[str], Phase, str]] = [
     (re.compile(r"Loading \w+ checkpoint shards:\s+(\d+)%"), "loading", "loading weights, {0} %"),
     (re.compile(r"Loading weights took ([\d.]+)"), "loading", "weights loaded in {0} s"),
     (re.compile(r"Loading drafter model"), "loading", "loading the drafter"),
+    (re.compile(r"Compiling a graph, (\d+ of \d+)"), "compiling", "compiling, graph {0}"),
     (re.compile(r"torch\.compile takes|Compiling a graph|Dynamo bytecode transform"), "compiling", "compiling"),
     (re.compile(r"[Ww]arming up"), "compiling", "warming up"),
     (re.compile(r"Capturing CUDA graphs?[^:]*:\s+(\d+)%"), "compiling", "capturing CUDA graphs, {0} %"),

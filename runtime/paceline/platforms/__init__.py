@@ -19,7 +19,7 @@ def greedy_only(engine: config.Engine, speculation: config.Speculation | None) -
     match engine.platform:
         case "cpu":
             return cpu.greedy_only(speculation)
-        case "neuron":
+        case "neuron" | "emulated":
             return neuron.greedy_only(engine)
         case _:
             return ""
@@ -54,7 +54,7 @@ def as_written(
 
     Raises `ConfigError` for a platform that cannot be launched, or that cannot run the profile.
     """
-    if speculation:
+    if speculation and not engine.neuron:
         require_supported(speculation, engine.platform)
     match engine.platform:
         case "cpu":

@@ -39,18 +39,12 @@ def plan(
     """
     neuron = section(engine)
     command = vllm_command(engine, speculation, model_path, python, port)
-    command += ["--dtype", engine.dtype or DTYPE, "--block-size", str(engine.block_size or NEURON_BLOCK_SIZE)]
-    command += ["--tensor-parallel-size", str(neuron.tensor_parallel_size)]
-    command += ["--max-num-batched-tokens", str(neuron.segment_size)]
-    if neuron.num_gpu_blocks_override:
-        command += ["--num-gpu-blocks-override", str(neuron.num_gpu_blocks_override)]
-    if not neuron.prefix_caching:
-        command += ["--no-enable-prefix-caching"]
+    command += ["--dtype", engine.dtype or DTYPE, *shape_flags(engine, neuron)]
     if speculation and speculation.method == "dflash":
         command += DFLASH_FLAGS
     elif neuron.sampling == "cpu":
         command += ["--no-async-scheduling"]
-    command += ["--additional-config", json.dumps({"neuron_config": neuron_config(engine, neuron)})]
+    command += additional_flags(engine, neuron)
     cache = cache_folder(engine, speculation, model_path)
     return LaunchPlan((*command, *engine.extra_args), vllm_env(speculation, model_path) | env(neuron, cache))
 
@@ -66,6 +60,23 @@ def section(engine: config.Engine) -> Neuron:
     if engine.neuron is None:
         raise ConfigError("platform: neuron needs a section `[engines.NAME.neuron]`", field="neuron")
     return engine.neuron
+
+
+def shape_flags(engine: config.Engine, neuron: Neuron) -> list[str]:
+    """vLLM's flags that are compiled in; the emulator takes them, too."""
+    values = ["--block-size", str(engine.block_size or NEURON_BLOCK_SIZE)]
+    values += ["--tensor-parallel-size", str(neuron.tensor_parallel_size)]
+    values += ["--max-num-batched-tokens", str(neuron.segment_size)]
+    if neuron.num_gpu_blocks_override:
+        values += ["--num-gpu-blocks-override", str(neuron.num_gpu_blocks_override)]
+    if not neuron.prefix_caching:
+        values += ["--no-enable-prefix-caching"]
+    return values
+
+
+def additional_flags(engine: config.Engine, neuron: Neuron) -> list[str]:
+    """The flag with the plugin's own settings; the emulator takes it, too."""
+    return ["--additional-config", json.dumps({"neuron_config": neuron_config(engine, neuron)})]
 
 
 def neuron_config(engine: config.Engine, neuron: Neuron) -> dict[str, Any]:

@@ -79,7 +79,9 @@ def check_engine(engine: config.Engine, profile: config.Speculation | None, targ
     The platform's rules come first, those that ask for no files. Raises `ConfigError` with every refusal,
     `ModelError` where files are missing or broken.
     """
-    if EMULATED in (engine.platform, target):
+    if engine.platform == EMULATED:
+        return check_platform(engine, profile) if engine.neuron else []
+    if target == EMULATED:
         return []
     check_platform(engine, profile)
     drafting = _drafting(profile)
@@ -99,7 +101,8 @@ def check_engine(engine: config.Engine, profile: config.Speculation | None, targ
 
 def check_platform(engine: config.Engine, profile: config.Speculation | None) -> list[Finding]:
     """The warnings of the rules that ask for no model files. Raises `ConfigError` with every refusal."""
-    return require(findings(Case(engine.platform, engine, _drafting(profile))), "platform")
+    platform = "neuron" if engine.neuron else engine.platform
+    return require(findings(Case(platform, engine, _drafting(profile))), "platform")
 
 
 def _drafting(profile: config.Speculation | None) -> config.Speculation | None:
