@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline import config, platforms
+from paceline.emulator.__main__ import make_parser, to_settings
 from paceline.ledger.prices import PriceBook
 from paceline.speculation import checks
 from paceline.workflow.model import Usage
@@ -32,6 +33,17 @@ def test_the_engine_of_the_trainium_page_keeps_the_rules() -> None:
     engine = settings.engines["trn"]
     assert checks.check_platform(engine, settings.speculation[engine.speculation]) == []
     assert platforms.greedy_only(engine, None)
+
+
+def test_the_engine_of_the_trainium_page_can_be_emulated() -> None:
+    settings = example("trainium.md")
+    here = settings.engines["trn"].model_copy(update={"platform": "emulated", "python": ""})
+    profile = settings.speculation[here.speculation]
+    assert checks.check_engine(here, profile, "emulated") == []
+    command = platforms.plan(here, profile, "emulated", Path("python"), 8000).command
+    emulated = to_settings(make_parser().parse_args(command[3:]))
+    assert emulated.neuron is not None
+    assert (emulated.spec_method, emulated.spec_tokens) == ("eagle3", 3)
 
 
 def test_the_sums_of_the_cost_page_are_those_of_the_price_book() -> None:

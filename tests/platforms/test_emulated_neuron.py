@@ -12,9 +12,10 @@ from paceline import config, platforms
 from paceline.emulator.__main__ import make_parser, to_settings
 from paceline.emulator.settings import VERSIONS
 from paceline.errors import ConfigError
-from paceline.platforms import emulated
+from paceline.platforms import emulated, kubernetes
 from paceline.speculation import checks
 
+NAMES = ("neuron", "emulated")
 SECTION = {"num_gpu_blocks_override": 1024, "num_seqs_buckets": [2, 4]}
 
 
@@ -57,6 +58,14 @@ def test_without_the_section_nothing_is_different() -> None:
     assert command[-2:] == ("--block-size", "16")
     with pytest.raises(ConfigError, match="emulated does not run method eagle3"):
         plan(plain, config.Speculation.model_validate(EAGLE3))
+
+
+def test_a_pod_without_the_device_asks_for_none() -> None:
+    assert kubernetes.resources(engine()) == {}
+    assert kubernetes.resources(engine("neuron")) == {"resources": {"limits": {"aws.amazon.com/neuroncore": 8}}}
+    both = [engine(name, PLUGINS["0.24"]) for name in NAMES]
+    images = [kubernetes.fragment("one", one, None, "m", port=1, image="") for one in both]
+    assert ["public.ecr.aws" in text for text in images] == [True, False]
 
 
 def test_only_emulated_versions_can_be_asked_for() -> None:

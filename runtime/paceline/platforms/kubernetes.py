@@ -50,7 +50,8 @@ def container(name: str, engine: config.Engine, plan: LaunchPlan, port: int, ima
     """The container, listening to the whole pod network."""
     program, flags = text.split(plan.command)
     arguments = [part for flag in flags for part in (ANY_HOST if flag[0] == "--host" else flag)]
-    found = image or (neuron.image(engine.neuron) if engine.neuron else "") or NO_IMAGE
+    device = engine.neuron if engine.platform == "neuron" else None
+    found = image or (neuron.image(device) if device else "") or NO_IMAGE
     return {
         "name": label(name),
         "image": found,
@@ -83,7 +84,7 @@ def variables(name: str, engine: config.Engine, plan: LaunchPlan) -> list[dict[s
 
 def resources(engine: config.Engine) -> dict[str, Any]:
     """The devices: as many logical NeuronCores or GPUs as the model is split over."""
-    if engine.neuron:
+    if engine.platform == "neuron" and engine.neuron:
         limits = {"aws.amazon.com/neuroncore": engine.neuron.tensor_parallel_size}
     elif engine.platform == "cuda":
         limits = {"nvidia.com/gpu": _parallel(engine.extra_args)}
