@@ -8,7 +8,7 @@ down_revision = "0005"
 branch_labels = None
 depends_on = None
 
-GONE = ("system_gone", "tools_gone")
+FLAGS = ("system_gone", "tools_gone", "content_left")
 INDEXES = {
     "ix_workflows_stored": ("created_at", "content_deleted_at IS NULL"),
     "ix_workflows_own_time": (
@@ -20,7 +20,7 @@ INDEXES = {
 
 def upgrade() -> None:
     """Go to this revision."""
-    for name in GONE:
+    for name in FLAGS:
         op.add_column("workflows", sa.Column(name, sa.Boolean(), nullable=False, server_default=sa.false()))
     for name, (column, where) in INDEXES.items():
         only = sa.text(where)
@@ -33,5 +33,5 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_steps_preamble_id"), "steps")
     for name in reversed(INDEXES):
         op.drop_index(name, "workflows")
-    for name in reversed(GONE):
+    for name in reversed(FLAGS):
         op.drop_column("workflows", name)

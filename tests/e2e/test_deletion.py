@@ -252,6 +252,27 @@ async def test_nothing_is_stored(emulator: Callable[..., Any], run: Callable[...
     _no_words(ledger)
 
 
+async def test_a_fork_of_a_busy_workflow_that_stores_nothing_goes_on(
+    emulator: Callable[..., Any], run: Callable[..., Any]
+) -> None:
+    engine = emulator("--time-scale=0")
+    async with run(engine.url) as paceline:
+        talk = await begun(paceline, store=t.StorePolicy.NONE, tools=[READ])
+        before = talk.tokens
+        await engine.fault(kind="stall", after_tokens=4)
+        stream = talk.handle.step("third")
+        async for event in stream:
+            if isinstance(event, t.TextDelta | t.ReasoningDelta):
+                break
+        forked = await talk.handle.step("instead", on_busy=t.OnBusy.FORK)
+        await stream.close()
+        assert forked.reuse.carried_tokens == before
+        (row,) = paceline.sql("SELECT workflow_id FROM steps WHERE step_id = :step_id", step_id=forked.step_id)
+        assert row["workflow_id"] != talk.handle.workflow_id
+        fork = await paceline.client.get_workflow(row["workflow_id"])
+        assert (await fork.step("and on")).reuse.break_reason == ""
+
+
 def _no_words(ledger: Path) -> None:
     connection = sqlite3.connect(ledger)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -309,6 +330,7 @@ async def test_the_operator_deletes(
 
     async with run(emulator("--time-scale=0").url) as paceline:
         talk, other = await begun(paceline), await begun(paceline, "request-2")
+        await (await talk.handle.fork()).step("in a fork")
         name = str(talk.handle.workflow_id)
         await command("workflow", "delete-content", name)
         with pytest.raises(TranscriptGone):
@@ -324,7 +346,7 @@ async def test_the_operator_deletes(
         owner = found["workflow"]["tenant"]
         day = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
         assert "of 0 workflows" in await command("tenant", "delete-content", owner, "--before", day)
-        assert "of 2 workflows" in await command("tenant", "delete-content", owner)
+        assert "of 3 workflows" in await command("tenant", "delete-content", owner)
         assert "of 0 workflows" in await command("tenant", "delete-content", owner)
         with pytest.raises(TranscriptGone):
             await other.append("third")

@@ -257,6 +257,23 @@ async def test_what_went_on_after_a_deletion_expires_again(ledger: SqlLedger) ->
     assert await due(ledger, Retention(DAY)) == {"wf-00001"}
 
 
+async def test_a_fork_whose_shared_steps_were_deleted_still_expires(ledger: SqlLedger) -> None:
+    fork = fork_of(workflow(), "wf-fork", "st-00001")
+    await ledger.create_workflow(workflow(), "hash")
+    await chain(ledger, "wf-00001", "st-00001")
+    await ledger.create_workflow(fork, "hash")
+    await chain(ledger, "wf-fork", "st-fork", parent="st-00001")
+    for name in ("wf-00001", "wf-fork"):
+        await _age(ledger, name, 2 * DAY)
+    await ledger.delete_content(TENANT, "wf-00001")
+    assert await due(ledger, Retention(DAY)) == {"wf-fork"}
+    await ledger.delete_content(TENANT, "wf-00001")
+    assert await due(ledger, Retention(DAY)) == {"wf-fork"}
+    await ledger.delete_content(TENANT, "wf-fork")
+    await ledger.delete_content(TENANT, "wf-00001")
+    assert await due(ledger, Retention(DAY)) == set()
+
+
 async def test_what_is_due_is_found_by_indexes(ledger: SqlLedger) -> None:
     if ledger.database.name.startswith("postgres"):
         return  # a small table is always scanned there

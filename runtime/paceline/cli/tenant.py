@@ -71,4 +71,4 @@ def _due(workflow: Workflow, before: datetime | None) -> bool:
     changed, deleted = workflow.updated_at, workflow.content_deleted_at
     if changed is None or (before and changed >= before):
         return False
-    return deleted is None or deleted < changed
+    return deleted is None or deleted < changed or workflow.content_left

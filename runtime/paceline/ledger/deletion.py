@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    FromClause,
     Row,
     and_,
     case,
@@ -42,7 +43,11 @@ _EMPTY: dict[str, Any] = {
 }
 _OWN_TIME = or_(workflows.c.retention_seconds.is_not(None), workflows.c.content_deleted_at.is_not(None))
 _STORED = workflows.c.content_deleted_at.is_(None)
-_HAS_CONTENT = or_(_STORED, workflows.c.content_deleted_at < workflows.c.updated_at)
+
+
+def _has_content(of: FromClause) -> ColumnElement[bool]:
+    """Whether something of its own is stored: never deleted, written since, or only what it shares was deleted."""
+    return or_(of.c.content_deleted_at.is_(None), of.c.content_deleted_at < of.c.updated_at, of.c.content_left)
 
 
 def delete_content(tenant: str, workflow_id: str, unchanged_since: int | None) -> Operation[bool]:
@@ -148,7 +153,8 @@ def _mark(connection: Connection, tenant: str, workflow_id: str) -> None:
     own = workflows.c
     while fresh := {workflow_id, *_heirs(connection, tenant, workflow_id)} - marked:
         this = and_(own.tenant == tenant, own.workflow_id.in_(fresh))
-        connection.execute(update(workflows).where(this).values(content_deleted_at=moment))
+        left = and_(own.workflow_id != workflow_id, _has_content(workflows))
+        connection.execute(update(workflows).where(this).values(content_deleted_at=moment, content_left=left))
         marked |= fresh
 
 
@@ -199,13 +205,13 @@ def _due(moment: int, retention: Retention, among: ColumnElement[bool]) -> Colum
         fork.c.tenant == workflows.c.tenant,
         fork.c.parent_workflow_id == workflows.c.workflow_id,
         fork.c.forked_step_id.is_not(None),
-        or_(fork.c.content_deleted_at.is_(None), fork.c.content_deleted_at < fork.c.updated_at),
+        _has_content(fork),
     )
     return and_(
         among,
         workflows.c.store == StorePolicy.FULL.value,
         workflows.c.updated_at < moment - _period(retention),
-        _HAS_CONTENT,
+        _has_content(workflows),
         ~running.exists(),
         ~forks.exists(),
     )

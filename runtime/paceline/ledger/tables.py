@@ -69,6 +69,7 @@ workflows = Table(
     Column("content_deleted_at", BigInteger),
     Column("system_gone", Boolean, nullable=False, server_default=false()),
     Column("tools_gone", Boolean, nullable=False, server_default=false()),
+    Column("content_left", Boolean, nullable=False, server_default=false()),  # only shared steps were deleted
     Column("parent_workflow_id", _ID),
     Column("forked_step_id", _ID),
     Column("head_step_id", _ID),

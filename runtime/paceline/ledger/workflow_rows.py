@@ -83,6 +83,7 @@ def workflow_from_row(row: Any) -> Workflow:
         content_deleted_at=optional_moment(row.content_deleted_at),
         system_gone=bool(row.system_gone),
         tools_gone=bool(row.tools_gone),
+        content_left=bool(row.content_left),
         parent_workflow_id=row.parent_workflow_id,
         forked_step_id=row.forked_step_id,
         head_step_id=row.head_step_id,

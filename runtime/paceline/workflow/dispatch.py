@@ -172,6 +172,7 @@ class Dispatcher:
             if not job.stored:
                 if made := job.run.made:
                     await self._ledger.create_workflow(made.workflow, made.request_hash)
+                    self._unstored.keep(made.workflow)
                 step = stored_step(job.step, job.store)
                 await self._ledger.open_step(step, attempt.new if attempt else None)
             elif attempt:
@@ -258,6 +259,7 @@ class Dispatcher:
             request=attempt.request,
             kept_tokens=attempt.kept_count(),
             match=job.step.match,
+            store=job.store,
         )
         for observer in self._observers:
             observer.step_ended(report)

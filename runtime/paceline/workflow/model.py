@@ -301,6 +301,8 @@ class Workflow:
     """It has a system prompt that is not stored."""
     tools_gone: bool = False
     """It has tools that are not stored."""
+    content_left: bool = False
+    """Only what it shares with the workflow that it was forked from was deleted, not its own."""
     parent_workflow_id: str | None = None
     forked_step_id: str | None = None
     head_step_id: str | None = None
