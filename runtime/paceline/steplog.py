@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 
+from paceline.workflow.model import StorePolicy
 from paceline.workflow.ports import StepReport
 
 log = structlog.get_logger()
@@ -11,7 +12,7 @@ log = structlog.get_logger()
 
 class StepLog:
     """Writes the line. An `Observer` of steps. It holds counts and ids; with `content` a second line has the new
-    messages and the answer."""
+    messages and the answer, where they are stored, too."""
 
     def __init__(self, *, content: bool) -> None:
         self._content = content
@@ -52,7 +53,7 @@ class StepLog:
             first_token_ms=_milliseconds(end.timings.first_token),
             total_ms=round(end.timings.total * 1000, 3),
         )
-        if self._content:
+        if self._content and report.store is StorePolicy.FULL:
             log.info("step_content", step_id=report.step_id, messages=report.input, output=end.output)
 
 

@@ -1,4 +1,4 @@
-"""Prompts and answers are in the log only when somebody asks for them."""
+"""Prompts and answers are in the log only when somebody asks for them, and never those that are not stored."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import structlog
 
 from paceline import log
 from paceline.config import Log
+from paceline_agents.types import StorePolicy
 
 
 @pytest.mark.parametrize("content", [False, True])
@@ -28,6 +29,8 @@ async def test_content_is_logged_on_request_only(
         async with run(engine.url, log={"content": content}) as paceline:
             workflow = await paceline.client.create_workflow()
             await workflow.step("a marked question")
+            secret = await paceline.client.create_workflow(store=StorePolicy.NONE)
+            await secret.step("a secret question")
     finally:
         structlog.reset_defaults()
     lines = [json.loads(line) for line in written.getvalue().splitlines() if line.startswith("{")]
@@ -35,6 +38,7 @@ async def test_content_is_logged_on_request_only(
     told = [line for line in lines if line["event"] == "step_content"]
     assert len(told) == content
     assert ("marked" in json.dumps(lines)) == content
+    assert "secret" not in json.dumps(lines)
     if content:
         assert told[0]["messages"][0]["content"] == "a marked question"
         assert told[0]["output"]["content"] == "a marked answer"

@@ -24,6 +24,7 @@ from paceline.workflow.model import (
     Step,
     StepClass,
     StepState,
+    StorePolicy,
     Timings,
     Usage,
     Workflow,
@@ -333,6 +334,8 @@ class StepReport:
     """Why it ran in its pool."""
     match: WorkflowMatch | None = None
     """How the workflow was found; None when the client named it."""
+    store: StorePolicy = StorePolicy.FULL
+    """Whether what was said may be written down."""
 
 
 class Observer(Protocol):
