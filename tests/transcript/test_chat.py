@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from paceline.transcript.probes import Finding
 from paceline.transcript.rendering import TemplateRenderer
 from paceline.transcript.template import ChatTemplate
 from paceline.transcript.tokenizer import load_tokenizer
-from paceline.workflow.model import Message
+from paceline.workflow.model import Message, Tool
 
 ANSWERS_AND_NEWS = [
     (assistant("Done."), [user("Thanks, go on.")]),
@@ -191,6 +193,22 @@ async def test_tools_are_refused_where_their_syntax_is_unknown() -> None:
         await plain.render_first("", TOOLS, [user("Hi.")])
     with pytest.raises(InvalidTool, match="no known tool-call syntax"):
         await plain.render_continuation([user("Hi.")], TOOLS, closed=True)
+
+
+@pytest.mark.parametrize(("count", "aside"), [(9, False), (2000, True)])
+async def test_a_long_conversation_is_rendered_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch, count: int, aside: bool
+) -> None:
+    model, threads = make(EACH, plain.FAMILY), set[int]()
+    render = ChatTemplate.render
+
+    def seen(self: ChatTemplate, messages: Sequence[Message], tools: Sequence[Tool], prompt: bool) -> str:
+        threads.add(threading.get_ident())
+        return render(self, messages, tools, prompt)
+
+    monkeypatch.setattr(ChatTemplate, "render", seen)
+    await model.render_first("", (), [user("?")] * count)
+    assert (threading.get_ident() in threads) is not aside
 
 
 async def test_a_generation_prompt_that_opens_the_reasoning_is_seen() -> None:

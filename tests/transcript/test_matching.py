@@ -8,7 +8,7 @@ import pytest
 from tests.transcript.conversations import assistant, call, result, user
 
 from paceline.errors import InvalidMessage
-from paceline.transcript.fingerprint import Trail, agrees, keys_of, trail_of
+from paceline.transcript.fingerprint import Trail, agrees, keys_of, takes_long, trail_of
 from paceline.transcript.matching import match
 from paceline.workflow.model import Message, ReuseBreak, Role, Step, StepState, ToolCall
 
@@ -193,3 +193,19 @@ def test_calls_without_ids_are_answered_in_their_order() -> None:
     assert match([FIRST, nameless, result("1", ""), result("2", ""), TWO, NEW], chain, "").break_reason is None
     swapped = match([FIRST, nameless, result("2", ""), result("1", ""), TWO, NEW], chain, "")
     assert (swapped.parent_step_id, swapped.break_message) == ("one", 2)
+
+
+@pytest.mark.parametrize(
+    ("messages", "long"),
+    [
+        ([user("x" * 400_000)], False),
+        ([user("x" * 600_000)], True),
+        ([assistant("", reasoning="x" * 600_000), user("?")], True),
+        ([assistant("", ToolCall("", "t", f'{{"x": "{"y" * 600_000}"}}'))], True),
+        ([user("?")] * 500, False),
+        ([user("?")] * 2000, True),
+        ([assistant("", *[CALL] * 2000)], True),
+    ],
+)
+def test_many_short_messages_take_as_long_as_a_long_text(messages: list[Message], long: bool) -> None:
+    assert takes_long(messages) is long

@@ -16,6 +16,8 @@ _REASONING = 1 + _SIZE
 _NO_REASONING = bytes(_SIZE)
 KEY_SIZE = _REASONING + _SIZE
 """Bytes of a key."""
+_AT_ONCE, _PER_MESSAGE = 500_000, 500
+"""Characters that are hashed in a few milliseconds, and how many a message or call of no words counts as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,14 @@ def keys_of(messages: Sequence[Message], calls: tuple[CallRef, ...] = ()) -> Key
         keys.append(_key(messages[at], "" if answered is None else str(answered)))
         order.append(at)
     return Keyed(tuple(keys), tuple(order), left)
+
+
+def takes_long(messages: Sequence[Message]) -> bool:
+    """Whether hashing messages belongs in a thread: it would hold up everybody else."""
+    calls = [call for message in messages for call in message.tool_calls]
+    said = sum(len(message.content) + len(message.reasoning) for message in messages)
+    arguments = sum(len(call.arguments_json) for call in calls)
+    return said + arguments + _PER_MESSAGE * (len(messages) + len(calls)) > _AT_ONCE
 
 
 def named(messages: Sequence[Message], calls: tuple[CallRef, ...] = ()) -> tuple[Message, ...]:

@@ -201,7 +201,7 @@ class Dispatcher:
                 run.log.add(event)
 
         await attempt.stream(request, emit)
-        keyed = job.prompt.keyed(attempt.answer.message)
+        keyed = await job.prompt.keyed_apart(attempt.answer.message)
         end = _success(job, attempt, keyed)
         await self._close(job, attempt, end)
         self._prompts.remember(

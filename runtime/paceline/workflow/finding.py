@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from paceline.transcript.chainhash import ChainHash, chain_hash
+from paceline.transcript.fingerprint import takes_long
 from paceline.transcript.volatile import VolatileBlocks
 from paceline.workflow import outcome
 from paceline.workflow.commands import CreateWorkflow, ForkWorkflow, RunStep
 from paceline.workflow.identity import workflow_hash
 from paceline.workflow.model import Message, Role, Workflow, WorkflowMatch
 from paceline.workflow.ports import Answered, Ledger
-from paceline.workflow.prompts import MATCH_AT_ONCE_CHARACTERS
 from paceline.workflow.turns import Turns
 from paceline.workflow.workflows import Workflows
 
@@ -72,7 +72,7 @@ class Finder:
         """Hash a conversation. Raises `InvalidArgument` or `ModelNotFound` for its model."""
         system, messages = _parts(command)
         parts = command.caller, self._workflows.model_named(command.model), self._volatile.take_out(system).system
-        if _characters(messages) > MATCH_AT_ONCE_CHARACTERS:
+        if takes_long(command.input.messages):
             return await asyncio.to_thread(chain_hash, *parts, messages)
         return chain_hash(*parts, messages)
 
@@ -157,8 +157,3 @@ def _parts(command: RunStep) -> tuple[str, tuple[Message, ...]]:
     """The system prompt of a conversation, and its other messages."""
     first, *rest = command.input.messages
     return (first.content, tuple(rest)) if first.role is Role.SYSTEM else ("", command.input.messages)
-
-
-def _characters(messages: tuple[Message, ...]) -> int:
-    arguments = sum(len(call.arguments_json) for message in messages for call in message.tool_calls)
-    return arguments + sum(len(message.content) + len(message.reasoning) for message in messages)

@@ -11,7 +11,7 @@ from datetime import datetime
 from paceline.errors import StepNotFound, TranscriptGone
 from paceline.transcript.chat import ChatModel
 from paceline.transcript.context import Context, pack
-from paceline.transcript.fingerprint import Keyed, Link, calls_of, keys_of, named, trail_of
+from paceline.transcript.fingerprint import Keyed, Link, calls_of, keys_of, named, takes_long, trail_of
 from paceline.transcript.matching import Match, match
 from paceline.transcript.volatile import Steady, VolatileBlocks
 from paceline.workflow.commands import Append, Conversation, RunStep
@@ -32,8 +32,6 @@ from paceline.workflow.ports import Ledger
 CACHE_SHARE = 0.88
 """How much of the memory limit the heads may take: the allocator holds more than it gave out (8 % with contexts of
 many sizes, see `benchmarks/live.py`)."""
-MATCH_AT_ONCE_CHARACTERS = 500_000
-"""A longer conversation is matched in a thread: hashing it would hold up everybody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,12 @@ class Prompt:
     def keyed(self, output: Message) -> Keyed:
         """The keys of the step's messages and its answer. Work for their bytes."""
         return keys_of([*self.messages, output], self.calls)
+
+    async def keyed_apart(self, output: Message) -> Keyed:
+        """The same, in a thread where that takes long."""
+        if takes_long([*self.messages, output]):
+            return await asyncio.to_thread(self.keyed, output)
+        return self.keyed(output)
 
     def head(
         self,
@@ -343,9 +347,7 @@ def _gone(step_id: str) -> TranscriptGone:
 
 async def _match(messages: Sequence[Message], expected: Head | None, system: str, own: str) -> Match:
     trail = expected.trail if expected else ()
-    arguments = sum(len(call.arguments_json) for message in messages for call in message.tool_calls)
-    said = sum(len(message.content) + len(message.reasoning) for message in messages)
-    if arguments + said > MATCH_AT_ONCE_CHARACTERS:
+    if takes_long(messages):
         return await asyncio.to_thread(match, messages, trail, system, own)
     return match(messages, trail, system, own)
 
