@@ -348,7 +348,8 @@ class Workflow:
     retention: timedelta | None = None
     """None: as the server is configured."""
     content_deleted_at: datetime | None = None
-    """When texts and token ids were deleted; None while they are there."""
+    """When texts and token ids were deleted the last time, its own or what it shares with the workflow that it was
+    forked from; None while all are there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,7 +324,9 @@ class Workflow(_message.Message):
 
     @_builtins.property
     def content_delete_time(self) -> _timestamp_pb2.Timestamp:
-        """When texts and token ids were deleted; not set while they are there. Counts and costs stay."""
+        """When texts and token ids were deleted the last time, its own or those that it shares with the workflow that it was
+        forked from; not set while all are there. Counts and costs stay.
+        """
 
     def __init__(
         self,
